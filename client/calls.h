@@ -15,6 +15,7 @@
 #include "attention/precision.h"
 #include "proto/base/clock.h"
 #include "proto/base/trace_context.h"
+#include "proto/chunk_layout.h"
 #include "proto/corpus.h"
 #include "proto/geometry.h"
 #include "proto/kernel_target.h"
@@ -197,20 +198,22 @@ struct ColumnRange {
   uint32_t bytes = 0;  // if 0, begin is 0 too and rows are whole
 };
 
-// Fetches the rows of a range of chunks and layers. Ranges are half open, [begin, end), and not
+// Fetches the rows of a range of chunks and tensors. Ranges are half open, [begin, end), and not
 // empty. An end of 0 does not mean "to the end" here, as it does in the gRPC messages. To fetch to
-// the end, use corpus->chunks.size() and corpus->geometry.layers.
+// the end, use corpus->chunks.size(), and corpus->geometry.layers or, with index keys,
+// corpus->geometry.tensor_count().
 struct FetchCall {
   std::shared_ptr<const Corpus> corpus;
   uint32_t chunk_begin = 0;
   uint32_t chunk_end = 0;
-  uint32_t layer_begin = 0;
-  uint32_t layer_end = 0;
+  uint32_t tensor_begin = 0;
+  uint32_t tensor_end = 0;
   // The new position of the first chunk's first token; RoPE bands are rotated by the difference. If
-  // unset, rows stay at their canonical positions.
+  // unset, rows stay at their canonical positions. Index keys always do: with them in the range, a
+  // position is InvalidArgument.
   std::optional<uint64_t> position;
   // The slice of each row to fetch. With a position, it must contain all of the RoPE band or none
-  // of it.
+  // of it. Index keys are fetched whole.
   ColumnRange columns;
   TraceContext trace = {};  // as in LayerCall
   Instant deadline = kInstantMax;
@@ -239,15 +242,15 @@ struct SelectedRows {
   std::span<const std::byte> rows;     // [ordinals.size()][row_bytes or columns.bytes]; borrowed
 };
 
-// Consecutive rows of one layer of one chunk, in token order.
+// Consecutive rows of one tensor of one chunk, in token order.
 struct RowRun {
-  uint32_t chunk = 0;  // ordinal in the corpus
-  uint32_t layer = 0;
+  uint32_t chunk = 0;   // ordinal in the corpus
+  uint32_t tensor = 0;  // as the geometry counts them: below `layers` it is the layer
   uint32_t token_begin = 0;
   uint32_t token_count = 0;
 };
 struct FetchedRows : RowRun {
-  // [token_count][row_bytes, or columns.bytes]; borrowed until the sink returns
+  // [token_count][tensor_row_bytes(tensor), or columns.bytes]; borrowed until the sink returns
   std::span<const std::byte> rows;
   // kPinned if a device can read them in place. A processor can read them in either case.
   MemoryKind memory = MemoryKind::kHost;
@@ -288,23 +291,23 @@ struct MapCall {
 // this object is destroyed. Rows are at their canonical positions.
 class MappedChunk {
  public:
-  MappedChunk() = default;  // has no layers
+  MappedChunk() = default;  // has no tensors
   MappedChunk(MappedChunk&& other) noexcept;
   MappedChunk& operator=(MappedChunk&& other) noexcept;
   ~MappedChunk();
 
-  // Returns the rows of layer l < geometry.layers: [token_count][row_bytes], 64-byte aligned. They
-  // stay valid as long as this object lives.
-  std::span<const std::byte> layer(uint32_t l) const;
+  // Returns tensor t < geometry.tensor_count(): [token_count][tensor_row_bytes(t)], 64-byte
+  // aligned. It stays valid as long as this object lives.
+  std::span<const std::byte> tensor(uint32_t t) const;
+  // Returns the rows of layer l < geometry.layers.
+  std::span<const std::byte> layer(uint32_t l) const { return tensor(l); }
   uint32_t token_count() const { return token_count_; }
 
  private:
-  friend absl::StatusOr<MappedChunk> MapDescriptor(int fd, const MappedLayout& layout,
-                                                   const Geometry& geometry, uint32_t chunk_tokens);
+  friend absl::StatusOr<MappedChunk> MapDescriptor(int fd, uint64_t bytes, const Geometry& geometry,
+                                                   uint32_t chunk_tokens);
   std::span<const std::byte> memory_;  // unmapped by the destructor
-  uint64_t layer_bytes_ = 0;
-  uint64_t layer_stride_ = 0;
-  uint32_t layers_ = 0;
+  ChunkLayout layout_;
   uint32_t token_count_ = 0;
 };
 

@@ -54,10 +54,10 @@ enum class ContextPolicy : uint8_t {
 struct RecomputeCall {
   std::shared_ptr<const Corpus> corpus;
   uint32_t chunk_begin = 0, chunk_end = 0;  // ordinals, [begin, end)
-  // Returns the destination of one layer of a chunk: [token_count][row_bytes], in the layout of a
-  // stored chunk, at canonical positions. Write all of it. The memory is valid until the call
-  // returns.
-  std::function<std::span<std::byte>(uint32_t chunk, uint32_t layer)> rows;
+  // Returns the destination of one tensor of a chunk: [token_count][tensor_row_bytes(tensor)], in
+  // the layout of a stored chunk, at canonical positions. Write all of it. The memory is valid
+  // until the call returns.
+  std::function<std::span<std::byte>(uint32_t chunk, uint32_t tensor)> rows;
   // Returns false once the rows are no longer needed. Call it from time to time.
   std::function<bool()> wanted;
 };

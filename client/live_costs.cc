@@ -274,11 +274,12 @@ absl::StatusOr<DecisionInput> LiveCosts::KnownInput(const EstimateCall& call) {
 void LiveCosts::ObservePrefetch(const FetchCall& call, Duration took) {
   const auto groups = GroupsOf(call.corpus);
   if (!groups.ok()) return;
-  uint64_t tokens = 0;
+  uint64_t tokens = 0, token_bytes = 0;
   for (uint32_t i = call.chunk_begin; i < call.chunk_end; ++i)
     tokens += call.corpus->chunks[i].token_count;
-  const uint64_t bytes =
-      tokens * (call.layer_end - call.layer_begin) * call.corpus->geometry.row_bytes();
+  for (uint32_t t = call.tensor_begin; t < call.tensor_end; ++t)
+    token_bytes += call.corpus->geometry.tensor_row_bytes(t);
+  const uint64_t bytes = tokens * token_bytes;
   const uint32_t group = (*groups)->Of(call.chunk_begin);
   if (group == ChunkGroups::kNoGroup) return;
   for (HolderPeer* const peer : (*groups)->PeersOf(group))
@@ -290,9 +291,8 @@ void LiveCosts::ObserveMap(const MapCall& call, Duration took) {
   if (!groups.ok()) return;
   const uint32_t group = (*groups)->Of(call.chunk);
   if (group == ChunkGroups::kNoGroup) return;
-  const Geometry& geometry = call.corpus->geometry;
-  const uint64_t bytes = uint64_t{call.corpus->chunks[call.chunk].token_count} * geometry.layers *
-                         geometry.row_bytes();
+  const uint64_t bytes =
+      uint64_t{call.corpus->chunks[call.chunk].token_count} * call.corpus->geometry.token_bytes();
   // Replicas elsewhere cannot have been mapped.
   for (HolderPeer* const peer : (*groups)->PeersOf(group)) {
     if (peer->seat().host == kThisHost) peer->bandwidth.Observe(bytes, double(took.count()) / 1e3);

@@ -185,7 +185,7 @@ struct Requester::State {
       const Instant begin = clock->Now();
       CKV_ASSIGN_OR_RETURN(MappedChunk chunk, Map(call, prefetch_attempts));
       costs.ObserveMap(call, clock->Now() - begin);
-      return std::make_shared<MappedRows>(std::move(chunk), call.corpus->geometry.layers);
+      return std::make_shared<MappedRows>(std::move(chunk), call.corpus->geometry.tensor_count());
     };
     tools.fetch = [this](const FetchCall& call, const PrefetcherTools::Place& place,
                          const std::function<bool()>& wanted) {

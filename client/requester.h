@@ -274,8 +274,8 @@ class Requester {
 
   // Appends the rows of whole chunks to a sequence of `cache` and makes them visible once all of
   // them have arrived. Rows are rotated to call.position; if it is unset, they stay at their
-  // canonical positions. call.layer_begin and layer_end are the cache's. Rows that have arrived are
-  // spliced while the rest is in flight.
+  // canonical positions. call.tensor_begin and tensor_end are the cache's layers. Rows that have
+  // arrived are spliced while the rest is in flight.
   //
   // If a lane breaks, the call opens a new one and resumes at the first incomplete layer. Only that
   // layer's rows are sent twice.

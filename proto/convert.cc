@@ -40,6 +40,19 @@ absl::StatusOr<RopeStyle> StyleFrom(v1::RopeStyle style) {
   }
 }
 
+absl::StatusOr<IndexShape> IndexFrom(const v1::IndexShape& message) {
+  IndexShape index;
+  index.dim = message.dim();
+  index.heads = message.heads();
+  if (message.dtype() < v1::INDEX_DTYPE_BF16 || message.dtype() > v1::INDEX_DTYPE_INT8)
+    return absl::InvalidArgumentError("geometry: index.dtype: unknown");
+  index.dtype = static_cast<IndexDtype>(message.dtype());
+  index.d_rope = message.d_rope();
+  CKV_ASSIGN_OR_RETURN(index.rope_style, StyleFrom(message.rope_style()));
+  index.scale = message.scale();
+  return index;
+}
+
 }  // namespace
 
 v1::Geometry ToProto(const Geometry& geometry) {
@@ -64,6 +77,15 @@ v1::Geometry ToProto(const Geometry& geometry) {
     yarn->set_mscale_all_dim(geometry.rope.yarn->mscale_all_dim);
   }
   message.set_softmax_scale(geometry.softmax_scale);
+  if (geometry.index) {
+    v1::IndexShape* index = message.mutable_index();
+    index->set_dim(geometry.index->dim);
+    index->set_heads(geometry.index->heads);
+    index->set_dtype(static_cast<v1::IndexDtype>(geometry.index->dtype));
+    index->set_d_rope(geometry.index->d_rope);
+    index->set_rope_style(static_cast<v1::RopeStyle>(geometry.index->rope_style));
+    index->set_scale(geometry.index->scale);
+  }
   return message;
 }
 
@@ -89,6 +111,9 @@ absl::StatusOr<Geometry> FromProto(const v1::Geometry& message) {
     geometry.rope.yarn = yarn;
   }
   geometry.softmax_scale = message.softmax_scale();
+  if (message.has_index()) {
+    CKV_ASSIGN_OR_RETURN(geometry.index, IndexFrom(message.index()));
+  }
   CKV_RETURN_IF_ERROR(ValidateGeometry(geometry));
   return geometry;
 }

@@ -1,6 +1,6 @@
 // Checks a geometry and derives values from it. ValidateGeometry checks, in order: the texts, the
-// widths, the data type, the scale, and RoPE with YaRN. ModelFingerprint hashes every field that
-// shapes rows, in a fixed order: a change of it changes all chunk ids.
+// widths, the data type, the scale, RoPE with YaRN, and the index. ModelFingerprint hashes every
+// field that shapes rows, in a fixed order: a change of it changes all chunk ids.
 
 #include "proto/geometry.h"
 
@@ -80,11 +80,59 @@ absl::Status ValidateRope(const Geometry& g) {
   return absl::OkStatus();
 }
 
+absl::Status ValidateIndex(const Geometry& g) {
+  if (!g.index) return absl::OkStatus();
+  const IndexShape& index = *g.index;
+  // A key begins on 4 bytes, because its scale is an f32.
+  if (index.dim == 0 || index.dim > kIndexDimMax || index.dim % 4 != 0) {
+    return Refuse("index.dim", absl::StrFormat("%d, must be a multiple of 4 and at most %d",
+                                               index.dim, kIndexDimMax));
+  }
+  if (index.heads == 0 || index.heads > kIndexHeadsMax) {
+    return Refuse("index.heads",
+                  absl::StrFormat("%d, must be 1 to %d", index.heads, kIndexHeadsMax));
+  }
+  switch (index.dtype) {
+    case IndexDtype::kBf16:
+    case IndexDtype::kFp8:
+    case IndexDtype::kInt8:
+      break;
+    default:
+      return Refuse("index.dtype", "unknown");
+  }
+  if (index.d_rope > index.dim || index.d_rope % 2 != 0) {
+    return Refuse("index.d_rope", absl::StrFormat("%d, must be even and at most dim = %d",
+                                                  index.d_rope, index.dim));
+  }
+  const bool rotates = index.rope_style != RopeStyle::kNone;
+  if (index.rope_style > RopeStyle::kHalfSplit) return Refuse("index.rope_style", "unknown");
+  if (rotates != (index.d_rope > 0)) {
+    return Refuse("index.d_rope", absl::StrFormat("%d, but rope_style is %s: set both or neither",
+                                                  index.d_rope, rotates ? "set" : "none"));
+  }
+  if (rotates && (!IsPositive(g.rope.theta) || g.rope.theta <= 1))
+    return Refuse("rope_theta", "must be > 1");
+  if (!IsPositive(index.scale)) return Refuse("index.scale", "must be positive");
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 uint32_t Geometry::row_bytes() const {
   if (dtype == RowDtype::kBf16) return d_qk * 2;
   return d_v + d_v / kFp8ScaleGroup * 4 + d_rope * 2;
+}
+
+std::string Geometry::TensorName(uint32_t tensor) const {
+  if (tensor < layers) return absl::StrFormat("layer %d", tensor);
+  return absl::StrFormat("index keys of layer %d", tensor - layers);
+}
+
+std::string IndexShape::ToString() const {
+  const char* const name = dtype == IndexDtype::kBf16  ? "bf16"
+                           : dtype == IndexDtype::kFp8 ? "fp8"
+                                                       : "int8";
+  return absl::StrFormat("%dx%d %s", heads, dim, name);
 }
 
 std::string RowWidths::ToString() const {
@@ -99,7 +147,9 @@ std::string Geometry::ToString() const {
         "%s theta %g%s", rope.style == RopeStyle::kInterleaved ? "interleaved" : "half", rope.theta,
         rope.yarn ? absl::StrFormat(" yarn x%g", rope.yarn->factor) : "");
   }
-  return absl::StrFormat("%s@%s %dx%s %s", model, revision, layers, widths().ToString(), rope_text);
+  const std::string index_text = index ? " index " + index->ToString() : "";
+  return absl::StrFormat("%s@%s %dx%s %s%s", model, revision, layers, widths().ToString(),
+                         rope_text, index_text);
 }
 
 absl::Status ValidateGeometry(const Geometry& g) {
@@ -115,7 +165,21 @@ absl::Status ValidateGeometry(const Geometry& g) {
     return Refuse("dtype", "unknown");
   }
   if (!IsPositive(g.softmax_scale)) return Refuse("softmax_scale", "must be positive");
-  return ValidateRope(g);
+  CKV_RETURN_IF_ERROR(ValidateRope(g));
+  return ValidateIndex(g);
+}
+
+absl::StatusOr<uint32_t> TensorOf(const Geometry& geometry, uint32_t layer, bool index_keys) {
+  if (layer >= geometry.layers) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("layer %d; the geometry has %d", layer, geometry.layers));
+  }
+  if (!index_keys) return layer;
+  if (!geometry.index) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("index keys of layer %d; the geometry has no index", layer));
+  }
+  return geometry.index_tensor(layer);
 }
 
 ChunkId ModelFingerprint(const Geometry& g) {
@@ -136,6 +200,14 @@ ChunkId ModelFingerprint(const Geometry& g) {
     }
   }
   sha.AppendValue(g.softmax_scale);
+  if (g.index) {
+    sha.AppendString("index");
+    for (const uint32_t value : {g.index->dim, g.index->heads, g.index->d_rope})
+      sha.AppendValue(value);
+    sha.AppendValue(static_cast<uint8_t>(g.index->dtype));
+    sha.AppendValue(static_cast<uint8_t>(g.index->rope_style));
+    sha.AppendValue(g.index->scale);
+  }
   return ChunkId{sha.Finish()};
 }
 
@@ -162,6 +234,11 @@ std::string DescribeDifference(const Geometry& here, const Geometry& there) {
   number("rope_theta", here.rope.theta, there.rope.theta);
   if (here.rope.yarn != there.rope.yarn) parts.push_back("yarn: differs");
   number("softmax_scale", here.softmax_scale, there.softmax_scale);
+  if (here.index != there.index) {
+    const auto name = [](const Geometry& g) { return g.index ? g.index->ToString() : "none"; };
+    const std::string a = name(here), b = name(there);
+    parts.push_back(a == b ? "index: differs" : absl::StrFormat("index: %s here, %s there", a, b));
+  }
   return absl::StrJoin(parts, "; ");
 }
 

@@ -72,8 +72,8 @@ absl::Status ChunkFiles::MakeDurable(const ChunkId& id, const Geometry& geometry
   if (!pin.ok()) return absl::AbortedError("the chunk was dropped just now: put it once more");
   const Chunk& chunk = pin->chunk();
   CKV_ASSIGN_OR_RETURN(ChunkFileWriter file, folder_->Begin(chunk.info(), geometry, tenant));
-  for (uint32_t l = 0; l < geometry.layers; ++l)
-    CKV_RETURN_IF_ERROR(file.Write(l, 0, chunk.layer(l)));
+  for (uint32_t t = 0; t < geometry.tensor_count(); ++t)
+    CKV_RETURN_IF_ERROR(file.Write(t, 0, chunk.tensor(t)));
   CKV_RETURN_IF_ERROR(folder_->ForgetFacts(id));
   CKV_RETURN_IF_ERROR(std::move(file).Commit(chunk, tenant));
   table_->MarkDurable(id);

@@ -2,9 +2,9 @@
 // chunk stays cold.
 //
 //   CKV_ASSIGN_OR_RETURN(const ckv::ChunkRows rows, store.OpenRows(locator));
-//   std::vector<std::byte> layer(rows.layer_bytes());
-//   for (uint32_t l = 0; l < rows.geometry().layers; ++l) {
-//     CKV_RETURN_IF_ERROR(rows.Read(l, 0, rows.info().token_count(), absl::MakeSpan(layer)));
+//   for (uint32_t t = 0; t < rows.layout().tensor_count(); ++t) {
+//     std::vector<std::byte> tensor(rows.layout().bytes(t));
+//     CKV_RETURN_IF_ERROR(rows.Read(t, 0, rows.info().token_count(), absl::MakeSpan(tensor)));
 //   }
 
 #pragma once
@@ -31,18 +31,18 @@ class ChunkRows {
  public:
   const ChunkInfo& info() const;
   const Geometry& geometry() const;
-  uint64_t layer_bytes() const { return uint64_t{info().token_count()} * geometry().row_bytes(); }
+  ChunkLayout layout() const { return {geometry(), info().token_count()}; }
   // Returns true if the rows are read from memory.
   bool hot() const { return pin_.held(); }
 
-  // Copies the rows of `token_count` tokens of a layer, starting at `token_begin`. `rows` must have
-  // token_count x row_bytes bytes; another size ends the process. From a file, reads and checks
-  // only the stripes that contain these tokens, and waits for the device.
-  //   InvalidArgument     the chunk does not have this layer or these tokens.
+  // Copies the rows of `token_count` tokens of a tensor, starting at `token_begin`. `rows` must
+  // have token_count x layout().row_bytes(tensor) bytes; another size ends the process. From a
+  // file, reads and checks only the stripes that contain these tokens, and waits for the device.
+  //   InvalidArgument     the chunk does not have this tensor or these tokens.
   //   DataLoss            the file is damaged: it was quarantined, and the chunk was dropped.
   //                       Nothing in `rows` is valid.
   //   Unavailable         the device fails; the chunk remains.
-  absl::Status Read(uint32_t layer, uint32_t token_begin, uint32_t token_count,
+  absl::Status Read(uint32_t tensor, uint32_t token_begin, uint32_t token_count,
                     std::span<std::byte> rows) const;
 
  private:
@@ -52,7 +52,7 @@ class ChunkRows {
   ChunkRows(ChunkFiles* files, ChunkLocator locator, ChunkFileReader file)
       : files_(files), locator_(locator), file_(std::move(file)) {}
 
-  absl::Status ReadFile(uint32_t layer, uint32_t begin, uint32_t end,
+  absl::Status ReadFile(uint32_t tensor, uint32_t begin, uint32_t end,
                         std::span<std::byte> rows) const;
 
   ChunkFiles* files_;

@@ -30,11 +30,11 @@ void NotePut(StoreFaults& faults, const Arena& arena, const ChunkId& id, const a
 
 }  // namespace
 
-absl::Status ChunkPut::Write(uint32_t layer, uint64_t offset_bytes,
+absl::Status ChunkPut::Write(uint32_t tensor, uint64_t offset_bytes,
                              std::span<const std::byte> bytes) {
-  CKV_RETURN_IF_ERROR(memory_.Write(layer, offset_bytes, bytes));
+  CKV_RETURN_IF_ERROR(memory_.Write(tensor, offset_bytes, bytes));
   if (!file_) return absl::OkStatus();
-  absl::Status written = file_->Write(layer, offset_bytes, bytes);
+  absl::Status written = file_->Write(tensor, offset_bytes, bytes);
   if (!written.ok()) NotePut(*home_.faults, *home_.arena, id_, written, bytes_);
   return written;
 }
@@ -128,7 +128,7 @@ absl::Status ChunkStore::AddStored(const StoredChunk& chunk) {
                                 .position = info.position,
                                 .token_count = info.token_count(),
                                 .geometry = geometry,
-                                .checksums_digest = DigestOf(info.layer_checksums)};
+                                .checksums_digest = DigestOf(info.tensor_checksums)};
   return Annotate(table_.InsertCold(summary, chunk.facts),
                   "the folder has more chunks than it may");
 }
@@ -167,7 +167,7 @@ absl::StatusOr<ChunkPut> ChunkStore::Begin(ChunkInfo info, const Geometry& geome
                                            std::string_view tenant) {
   const ChunkId id = info.id;
   // If the geometry is not valid, this number has no meaning, and TryBegin refuses the chunk.
-  const uint64_t bytes = LayOutChunk(geometry, info.token_count()).total_bytes;
+  const uint64_t bytes = ChunkLayout(geometry, info.token_count()).total_bytes();
   auto begun = TryBegin(std::move(info), geometry, tenant, bytes);
   // A chunk that is here already shows nothing about room for another.
   if (!begun.ok() && !absl::IsAlreadyExists(begun.status()))
@@ -241,7 +241,7 @@ absl::StatusOr<ChunkPin> ChunkStore::LoadFile(ChunkLocator locator, const ChunkS
   if (absl::IsNotFound(reader.status()))
     return absl::DataLossError(std::string(reader.status().message()));
   if (!reader.ok()) return reader.status();
-  const uint64_t bytes = reader->header().layout().total_bytes;
+  const uint64_t bytes = reader->header().layout().total_bytes();
   CKV_ASSIGN_OR_RETURN(Extent extent, WithRoom(bytes, [&] { return arena_->Allocate(bytes); }));
   CKV_RETURN_IF_ERROR(reader->ReadAll(extent.bytes()));
   loads_.Note(bytes, double((clock_->Now() - begin).count()) / 1e3);

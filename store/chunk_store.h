@@ -12,12 +12,12 @@
 //   info.token_ids = tokens;
 //   info.id = ckv::ComputeChunkId(ckv::ModelFingerprint(geometry), info.parent, info.position,
 //                                 info.token_ids);
-//   for (uint32_t layer = 0; layer < geometry.layers; ++layer)  // rows are [token][row_bytes()]
-//     info.layer_checksums.push_back(ckv::ChecksumOf(rows[layer]));
+//   for (uint32_t t = 0; t < geometry.tensor_count(); ++t)  // each [token][tensor_row_bytes(t)]
+//     info.tensor_checksums.push_back(ckv::ChecksumOf(tensors[t]));
 //
 //   CKV_ASSIGN_OR_RETURN(ckv::ChunkPut put, store->Begin(info, geometry, "tenant-a"));
-//   for (uint32_t layer = 0; layer < geometry.layers; ++layer)
-//     CKV_RETURN_IF_ERROR(put.Write(layer, /*offset_bytes=*/0, rows[layer]));
+//   for (uint32_t t = 0; t < geometry.tensor_count(); ++t)
+//     CKV_RETURN_IF_ERROR(put.Write(t, /*offset_bytes=*/0, tensors[t]));
 //   CKV_RETURN_IF_ERROR(std::move(put).Finish());  // whole, checked, on the device, visible
 //
 //   CKV_ASSIGN_OR_RETURN(auto chunk, store->table().Find(info.id, geometry, "tenant-a"));
@@ -107,7 +107,7 @@ struct ChunkCheck {
   Health health = Health::kWhole;
   std::string why = {};        // the reason, unless the chunk is whole
   uint64_t bytes_checked = 0;  // in memory and in the file together
-  uint64_t rows_checksum = 0;  // DigestOf its layer checksums: equal on every replica
+  uint64_t rows_checksum = 0;  // DigestOf its tensor checksums: equal on every replica
 };
 
 // Called by Verify with the number of bytes it is about to read: at most kVerifyStepBytes, unless
@@ -126,19 +126,19 @@ class ChunkPut {
  public:
   ChunkPut(ChunkPut&&) = default;
 
-  // Writes rows of one layer, beginning `offset_bytes` after the layer's first byte. Layers may be
-  // written in any order, the bytes of a layer only in order and without gaps. `bytes` are copied.
+  // Writes rows of one tensor, beginning `offset_bytes` after its first byte. Tensors may be
+  // written in any order, the bytes of one only in order and without gaps. `bytes` are copied.
   // After an error, destroy the put.
-  //   InvalidArgument     no such layer, bytes past its end, or an offset that does not continue
+  //   InvalidArgument     no such tensor, bytes past its end, or an offset that does not continue
   //                       the last write.
-  absl::Status Write(uint32_t layer, uint64_t offset_bytes, std::span<const std::byte> bytes);
+  absl::Status Write(uint32_t tensor, uint64_t offset_bytes, std::span<const std::byte> bytes);
 
   // Checks that every byte was written and that the checksums match, writes the chunk to the
   // device, and makes it visible. If the store has a folder, the chunk then survives a power loss.
   //   AlreadyExists       another put stored the chunk meanwhile. It is as durable as if this put
   //                       had stored it, and the tenant may read it.
-  //   InvalidArgument     bytes are missing; the message names the layer.
-  //   DataLoss            a layer's checksum does not match its rows; or the chunk was stored
+  //   InvalidArgument     bytes are missing; the message names the tensor.
+  //   DataLoss            a tensor's checksum does not match its rows; or the chunk was stored
   //                       meanwhile for other tenants, with different checksums.
   //   Aborted             the chunk was dropped meanwhile: put it again.
   //   ResourceExhausted   the store has chunk_count_max chunks, or the chunk has

@@ -39,9 +39,7 @@ class ChunkVerifier {
 
   absl::StatusOr<ChunkCheck> Run(VerifyPace pace) {
     CKV_ASSIGN_OR_RETURN(what_, table_.Describe(locator_));
-    stripe_bytes_ = uint64_t{kStripeTokens} * what_.geometry->row_bytes();
-    stripes_at_once_ =
-        static_cast<uint32_t>(std::max<uint64_t>(1, kVerifyStepBytes / stripe_bytes_));
+    layout_ = ChunkLayout(*what_.geometry, what_.token_count);
     check_.rows_checksum = what_.checksums_digest;
     CKV_ASSIGN_OR_RETURN(const Finding memory, CheckMemory(pace));
     CKV_ASSIGN_OR_RETURN(const Finding file, CheckFile(pace));
@@ -57,37 +55,46 @@ class ChunkVerifier {
     return check_;
   }
 
+  uint64_t StripeBytes(uint32_t tensor) const {
+    return uint64_t{kStripeTokens} * layout_.row_bytes(tensor);
+  }
+  uint32_t StripesAtOnce(uint32_t tensor) const {
+    return static_cast<uint32_t>(std::max<uint64_t>(1, kVerifyStepBytes / StripeBytes(tensor)));
+  }
+
   // Stops if the chunk becomes cold. A pin counts as a use, but one use per pass delays an eviction
   // by little.
   absl::StatusOr<Finding> CheckMemory(VerifyPace pace) {
     if (absl::IsUnavailable(table_.Pin(locator_).status())) return Finding{};
     const uint32_t stripes = StripeCount(what_.token_count);
-    for (uint32_t layer = 0; layer < what_.geometry->layers; ++layer) {
-      for (uint32_t begin = 0; begin < stripes; begin += stripes_at_once_) {
-        const uint32_t end = std::min(stripes, begin + stripes_at_once_);
-        if (!pace((end - begin) * stripe_bytes_)) return absl::CancelledError("verify: stopped");
+    for (uint32_t t = 0; t < layout_.tensor_count(); ++t) {
+      const uint32_t at_once = StripesAtOnce(t);
+      for (uint32_t begin = 0; begin < stripes; begin += at_once) {
+        const uint32_t end = std::min(stripes, begin + at_once);
+        if (!pace((end - begin) * StripeBytes(t))) return absl::CancelledError("verify: stopped");
         const auto pin = table_.Pin(locator_);
         if (absl::IsUnavailable(pin.status())) return Finding{};
         if (!pin.ok()) return pin.status();
-        if (const auto damaged = DamagedStripe(pin->chunk(), layer, begin, end)) {
+        if (const auto damaged = DamagedStripe(pin->chunk(), t, begin, end)) {
           return Finding{Part::kDamaged,
-                         absl::StrFormat("layer %d, tokens from %d in memory: their checksum is "
+                         absl::StrFormat("%s, tokens from %d in memory: their checksum is "
                                          "not theirs",
-                                         layer, *damaged * kStripeTokens)};
+                                         what_.geometry->TensorName(t), *damaged * kStripeTokens)};
         }
       }
     }
     return Finding{Part::kWhole};
   }
 
-  std::optional<uint32_t> DamagedStripe(const Chunk& chunk, uint32_t layer, uint32_t begin,
+  std::optional<uint32_t> DamagedStripe(const Chunk& chunk, uint32_t tensor, uint32_t begin,
                                         uint32_t end) {
-    const std::span<const std::byte> rows = chunk.layer(layer);
+    const std::span<const std::byte> rows = chunk.tensor(tensor);
+    const uint64_t stripe_bytes = StripeBytes(tensor);
     for (uint32_t stripe = begin; stripe < end; ++stripe) {
-      const uint64_t at = stripe * stripe_bytes_;
-      const auto step = rows.subspan(at, std::min(stripe_bytes_, rows.size() - at));
+      const uint64_t at = stripe * stripe_bytes;
+      const auto step = rows.subspan(at, std::min(stripe_bytes, rows.size() - at));
       check_.bytes_checked += step.size();
-      if (StripeChecksum(step) != chunk.stripe_checksums(layer)[stripe]) return stripe;
+      if (StripeChecksum(step) != chunk.stripe_checksums(tensor)[stripe]) return stripe;
     }
     return std::nullopt;
   }
@@ -120,19 +127,21 @@ class ChunkVerifier {
     CKV_ASSIGN_OR_RETURN(const ChunkFileReader file, files_.folder()->Read(what_.id));
     const absl::Cleanup forget = [&file] { file.DropCached(); };  // nor is it read again soon
     check_.bytes_checked += header_bytes;
-    if (DigestOf(file.header().info.layer_checksums) != what_.checksums_digest)
+    if (DigestOf(file.header().info.tensor_checksums) != what_.checksums_digest)
       return absl::DataLossError("its file is of other rows");
     const uint32_t stripes = StripeCount(what_.token_count);
-    std::vector<std::byte> buffer(stripes_at_once_ * stripe_bytes_);
-    for (uint32_t layer = 0; layer < what_.geometry->layers; ++layer) {
-      for (uint32_t begin = 0; begin < stripes; begin += stripes_at_once_) {
-        const uint32_t count = std::min(stripes_at_once_, stripes - begin);
-        const uint64_t bytes = file.StripeBytes(begin, count);
+    std::vector<std::byte> buffer;
+    for (uint32_t t = 0; t < layout_.tensor_count(); ++t) {
+      const uint32_t at_once = StripesAtOnce(t);
+      buffer.resize(at_once * StripeBytes(t));
+      for (uint32_t begin = 0; begin < stripes; begin += at_once) {
+        const uint32_t count = std::min(at_once, stripes - begin);
+        const uint64_t bytes = file.StripeBytes(t, begin, count);
         if (!pace(bytes)) return absl::CancelledError("verify: stopped");
-        CKV_RETURN_IF_ERROR(file.ReadStripes(layer, begin, count, std::span(buffer).first(bytes)));
+        CKV_RETURN_IF_ERROR(file.ReadStripes(t, begin, count, std::span(buffer).first(bytes)));
         check_.bytes_checked += bytes;
       }
-      CKV_RETURN_IF_ERROR(file.CheckPaddingOf(layer));
+      CKV_RETURN_IF_ERROR(file.CheckPaddingOf(t));
     }
     return absl::OkStatus();
   }
@@ -203,8 +212,8 @@ class ChunkVerifier {
     const std::string& tenant = facts->readers.front();
     CKV_ASSIGN_OR_RETURN(ChunkFileWriter file,
                          files_.folder()->Begin(chunk.info(), chunk.geometry(), tenant));
-    for (uint32_t layer = 0; layer < chunk.geometry().layers; ++layer)
-      CKV_RETURN_IF_ERROR(file.Write(layer, 0, chunk.layer(layer)));
+    for (uint32_t t = 0; t < layout_.tensor_count(); ++t)
+      CKV_RETURN_IF_ERROR(file.Write(t, 0, chunk.tensor(t)));
     return std::move(file).Commit(chunk, tenant);
   }
 
@@ -212,8 +221,7 @@ class ChunkVerifier {
   ChunkFiles& files_;
   const ChunkLocator locator_;
   ChunkSummary what_;
-  uint64_t stripe_bytes_ = 0;
-  uint32_t stripes_at_once_ = 1;
+  ChunkLayout layout_;
   ChunkCheck check_;
 };
 

@@ -142,10 +142,10 @@ absl::Status CheckAttendCounts(const RequestHeader& header) {
 }
 
 absl::Status CheckFetchEntry(const FetchEntry& entry) {
-  if (uint64_t{entry.layer_begin} + entry.layer_count > kLayerCountMax) {
-    return absl::InvalidArgumentError(absl::StrFormat("fetch: %d layers from %d, limit %d",
-                                                      entry.layer_count, entry.layer_begin,
-                                                      kLayerCountMax));
+  if (uint64_t{entry.tensor_begin} + entry.tensor_count > kChunkTensorCountMax) {
+    return absl::InvalidArgumentError(absl::StrFormat("fetch: %d tensors from %d, limit %d",
+                                                      entry.tensor_count, entry.tensor_begin,
+                                                      kChunkTensorCountMax));
   }
   if (entry.token_count > std::numeric_limits<uint32_t>::max() - entry.token_begin) {
     return absl::InvalidArgumentError(
@@ -153,10 +153,10 @@ absl::Status CheckFetchEntry(const FetchEntry& entry) {
   }
   if (entry.index_count != 0 &&
       (entry.index_count != entry.token_count || entry.index_count > kFetchIndexCountMax ||
-       entry.token_begin != 0 || entry.layer_count != 1)) {
+       entry.token_begin != 0 || entry.tensor_count != 1)) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "fetch: %d indices (limit %d) of %d layers, for %d tokens from %d", entry.index_count,
-        kFetchIndexCountMax, entry.layer_count, entry.token_count, entry.token_begin));
+        "fetch: %d indices (limit %d) of %d tensors, for %d tokens from %d", entry.index_count,
+        kFetchIndexCountMax, entry.tensor_count, entry.token_count, entry.token_begin));
   }
   // A bf16 row is the widest.
   if (uint64_t{entry.column_begin} + entry.column_bytes > kRowWidthMax * 2 ||
@@ -275,21 +275,18 @@ absl::StatusOr<MapEntry> DecodeMapRequest(const RequestHeader& header,
   return entry;
 }
 
-absl::StatusOr<MappedLayout> DecodeMapReply(std::span<const std::byte> slot) {
-  MappedLayout layout;
-  if (slot.size() != kReplyHeaderBytes + sizeof(layout)) {
+absl::StatusOr<MapReply> DecodeMapReply(std::span<const std::byte> slot) {
+  MapReply reply;
+  if (slot.size() != kReplyHeaderBytes + sizeof(reply)) {
     return absl::InvalidArgumentError(
         absl::StrFormat("reply of %d bytes: not of a map", slot.size()));
   }
-  std::memcpy(&layout, slot.data() + kReplyHeaderBytes, sizeof(layout));
-  if (layout.layers == 0 || layout.layers > kLayerCountMax || layout.layer_bytes == 0 ||
-      layout.layer_bytes > layout.layer_stride_bytes || layout.layer_stride_bytes % 64 != 0 ||
-      layout.layer_stride_bytes > layout.total_bytes / layout.layers || layout.reserved != 0) {
+  std::memcpy(&reply, slot.data() + kReplyHeaderBytes, sizeof(reply));
+  if (reply.bytes == 0 || reply.reserved != 0) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("map: %d layers of %d bytes, one every %d, in %d bytes", layout.layers,
-                        layout.layer_bytes, layout.layer_stride_bytes, layout.total_bytes));
+        absl::StrFormat("map: %d bytes, reserved %d", reply.bytes, reply.reserved));
   }
-  return layout;
+  return reply;
 }
 
 namespace {
@@ -328,9 +325,9 @@ absl::Status CheckReplyOf(const ReplyHeader& header, size_t bytes, std::span<con
     body_bytes = expected.attend_bytes;
   } else if (expected.kind == WireKind::kFetch) {
     body_bytes = SaturatingMultiply(
-        expected.row_bytes, uint64_t{expected.fetch.layer_count} * expected.fetch.token_count);
+        expected.row_bytes, uint64_t{expected.fetch.tensor_count} * expected.fetch.token_count);
   } else if (expected.kind == WireKind::kMap) {
-    body_bytes = sizeof(MappedLayout);
+    body_bytes = sizeof(MapReply);
   }
   if (bytes != body_bytes) {
     return absl::DataLossError(

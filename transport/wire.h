@@ -109,17 +109,18 @@ inline void SetTrace(const TraceContext& trace, RequestHeader& header) {
   header.sampled = trace.sampled ? 1 : 0;
 }
 
-// The rows to return: layers x tokens of one chunk, or chosen rows of one of its layers. Each row
-// is sent whole, or the same slice of each row. Chosen rows and slices are not adjacent in the
-// store. The holder gathers them into its reply slot, so any number of them is one transfer.
+// The rows to return: tensors x tokens of one chunk, or chosen rows of one of its tensors
+// (proto/chunk_layout.h). The tensors of one request have rows of one size. Each row is sent whole,
+// or the same slice of each row. Chosen rows and slices are not adjacent in the store. The holder
+// gathers them into its reply slot, so any number of them is one transfer.
 struct FetchEntry {
   uint32_t handle = 0;
-  uint32_t layer_begin = 0;
-  uint32_t layer_count = 0;
+  uint32_t tensor_begin = 0;
+  uint32_t tensor_count = 0;
   uint32_t token_begin = 0;
   uint32_t token_count = 0;
   // Zero for adjacent rows. Otherwise equal to token_count, and the indices that follow name the
-  // rows, in the order to send. A row named twice is sent twice. Then layer_count is 1 and
+  // rows, in the order to send. A row named twice is sent twice. Then tensor_count is 1 and
   // token_begin is 0.
   uint32_t index_count = 0;
   // The slice [column_begin, column_begin + column_bytes) of each row. Both are in bytes and
@@ -150,17 +151,13 @@ struct MapEntry {
 };
 static_assert(sizeof(MapEntry) == 32 && std::is_trivially_copyable_v<MapEntry>);
 
-// Describes the memory of the passed descriptor, from its start: layer `i` begins at i x
-// layer_stride_bytes and has layer_bytes bytes. The memory is sealed: no process can write or
-// resize it.
-struct MappedLayout {
-  uint64_t total_bytes = 0;
-  uint64_t layer_bytes = 0;
-  uint64_t layer_stride_bytes = 0;
-  uint32_t layers = 0;
-  uint32_t reserved = 0;  // zero
+// The body of its reply, which passes a descriptor. Its memory has the chunk's tensors from the
+// start on (proto/chunk_layout.h). It is sealed: no process can write or resize it.
+struct MapReply {
+  uint64_t bytes = 0;     // all tensors with their padding
+  uint64_t reserved = 0;  // zero
 };
-static_assert(sizeof(MappedLayout) == 32 && std::is_trivially_copyable_v<MappedLayout>);
+static_assert(sizeof(MapReply) == 16 && std::is_trivially_copyable_v<MapReply>);
 
 struct ReplyHeader {
   uint32_t magic = kReplyMagic;
@@ -223,7 +220,7 @@ absl::StatusOr<MapEntry> DecodeMapRequest(const RequestHeader& header,
 // Returns the layout from a reply that CheckReply accepted. Its fields are consistent with each
 // other.
 //   InvalidArgument     the fields are inconsistent; the lane is closed.
-absl::StatusOr<MappedLayout> DecodeMapReply(std::span<const std::byte> slot);
+absl::StatusOr<MapReply> DecodeMapReply(std::span<const std::byte> slot);
 
 // The reply that a requester expects, for comparison with the one received.
 struct ExpectedReply {

@@ -17,6 +17,10 @@
 namespace ckv {
 namespace {
 
+uint64_t SentBytes(const FetchCall& call, const FetchEntry& entry) {
+  return entry.sent_row_bytes(call.corpus->geometry.tensor_row_bytes(entry.tensor_begin));
+}
+
 // Aligned for bf16, because rows are rotated in place.
 bool Fits(std::span<const std::byte> place, size_t bytes) {
   return place.size() == bytes && reinterpret_cast<uintptr_t>(place.data()) % sizeof(uint16_t) == 0;
@@ -37,7 +41,7 @@ absl::Status Fetcher::Fetch(const FetchCall& call, const Place* place, Sink sink
   place_ = place;
   spans_ = nullptr;
   CKV_RETURN_IF_ERROR(Begin(call, shown));
-  plan_.Begin(call, shape_, {call.chunk_begin, call.layer_begin});
+  plan_.Begin(call, shape_, {call.chunk_begin, call.tensor_begin});
   plan_.Skip(shown);
   return Run(call, sink);
 }
@@ -60,14 +64,19 @@ absl::Status Fetcher::FetchSelection(const SelectionCall& call, SelectionSink si
   range.corpus = call.corpus;
   range.chunk_begin = call.chunk_begin;
   range.chunk_end = call.chunk_end;
-  range.layer_begin = call.layer_begin;
+  range.tensor_begin = call.layer_begin;
   // A clamped count is still beyond any model's last layer, so Check refuses it.
-  range.layer_end =
+  range.tensor_end =
       call.layer_begin + static_cast<uint32_t>(std::min<size_t>(call.indices.size(), UINT16_MAX));
   range.columns = call.columns;
   range.trace = call.trace;
   range.deadline = call.deadline;
   CKV_RETURN_IF_ERROR(Begin(range, shown));
+  const uint32_t layers = range.corpus->geometry.layers;
+  if (range.tensor_end > layers) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "fetch: layers %d to %d of %d", range.tensor_begin, range.tensor_end, layers));
+  }
   CKV_RETURN_IF_ERROR(plan_.BeginSelection(range, shape_, call.indices));
   plan_.Skip(shown);
   selection_sink_ = &sink;
@@ -98,20 +107,27 @@ absl::Status Fetcher::Check(const FetchCall& call) const {
                                                       call.chunk_begin, call.chunk_end,
                                                       call.corpus->chunks.size()));
   }
-  if (call.layer_begin >= call.layer_end || call.layer_end > geometry.layers) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "fetch: layers %d to %d of %d", call.layer_begin, call.layer_end, geometry.layers));
+  const uint32_t end = call.tensor_end, tensors = geometry.tensor_count();
+  if (call.tensor_begin >= end || end > tensors) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("fetch: tensors %d to %d of %d", call.tensor_begin, end, tensors));
+  }
+  if (end > geometry.layers && (call.position || call.columns.bytes != 0)) {
+    return absl::InvalidArgumentError(
+        "fetch: index keys are fetched whole and at their canonical position");
   }
   if (call.position.value_or(0) > uint64_t{kOffsetMax}) {
     return absl::InvalidArgumentError(
         absl::StrFormat("fetch: position %d, limit %d", *call.position, kOffsetMax));
   }
   CKV_RETURN_IF_ERROR(CheckColumns(geometry, call.columns, call.position.has_value()));
-  if (sizeof(ReplyHeader) + geometry.row_bytes() > shape_.reply_bytes_max ||
+  const uint32_t row_bytes =
+      std::max(geometry.tensor_row_bytes(call.tensor_begin), geometry.tensor_row_bytes(end - 1));
+  if (sizeof(ReplyHeader) + row_bytes > shape_.reply_bytes_max ||
       sizeof(RequestHeader) + sizeof(FetchEntry) > shape_.request_bytes_max) {
     return absl::InvalidArgumentError(
         absl::StrFormat("fetch: a row of %d bytes does not fit a slot: reply_bytes_max %d",
-                        geometry.row_bytes(), shape_.reply_bytes_max));
+                        row_bytes, shape_.reply_bytes_max));
   }
   return absl::OkStatus();
 }
@@ -208,13 +224,12 @@ absl::StatusOr<bool> Fetcher::PostNext(const FetchCall& call) {
 }
 
 // Finds the caller's memory for the rows, if there is any, and requests that the fabric write them
-// there. A reply with rows of several layers is copied to their places on delivery.
+// there. A reply with rows of several tensors is copied to their places on delivery.
 absl::Status Fetcher::Land(const FetchCall& call, Segment& segment, RequestLane& lane) {
   const FetchEntry& entry = segment.entry;
-  if (entry.layer_count != 1) return absl::OkStatus();
-  const RowRun run = {segment.chunk, entry.layer_begin, entry.token_begin, entry.token_count};
-  const uint64_t bytes =
-      entry.token_count * entry.sent_row_bytes(call.corpus->geometry.row_bytes());
+  if (entry.tensor_count != 1) return absl::OkStatus();
+  const RowRun run = {segment.chunk, entry.tensor_begin, entry.token_begin, entry.token_count};
+  const uint64_t bytes = entry.token_count * SentBytes(call, entry);
   if (place_ != nullptr) {
     CKV_ASSIGN_OR_RETURN(const std::span<std::byte> place, PlaceOf(run, bytes));
     segment.spans = ScatterList(place);
@@ -246,7 +261,7 @@ absl::Status Fetcher::Accept(const FetchCall& call, const Exchange::Reply& reply
   expected.kind = WireKind::kFetch;
   expected.checksummed = !SharesMemory(lane.kind());
   expected.fetch = segment.entry;
-  expected.row_bytes = segment.entry.sent_row_bytes(call.corpus->geometry.row_bytes());
+  expected.row_bytes = SentBytes(call, segment.entry);
   return segment.landed ? CheckReplyForHint(reply.header, segment.spans, expected)
                         : CheckReplyForHint(reply.header, segment.body, expected);
 }
@@ -284,16 +299,17 @@ absl::Status Fetcher::Show(const FetchCall& call, const Segment& segment, Sink s
   const Geometry& geometry = call.corpus->geometry;
   const FetchEntry& entry = segment.entry;
   if (!segment.ordinals.empty()) {
-    return (*selection_sink_)({entry.layer_begin, segment.chunk, segment.ordinals, segment.body});
+    return (*selection_sink_)({entry.tensor_begin, segment.chunk, segment.ordinals, segment.body});
   }
-  const size_t layer_bytes = entry.token_count * entry.sent_row_bytes(geometry.row_bytes());
+  const size_t tensor_bytes = entry.token_count * SentBytes(call, entry);
   // Rotating rows by `delta` is the same as rotating the queries of a chunk at offset -`delta`.
   const RopeRotation& rotation =
       rotations_.For(geometry, -delta_of_chunk_[segment.chunk - call.chunk_begin]);
-  for (uint32_t i = 0; i < entry.layer_count; ++i) {
-    const RowRun run = {segment.chunk, entry.layer_begin + i, entry.token_begin, entry.token_count};
-    std::span<const std::byte> rows;  // empty if landed; then there is one layer
-    if (!segment.landed) rows = segment.body.subspan(i * layer_bytes, layer_bytes);
+  for (uint32_t i = 0; i < entry.tensor_count; ++i) {
+    const RowRun run = {segment.chunk, entry.tensor_begin + i, entry.token_begin,
+                        entry.token_count};
+    std::span<const std::byte> rows;  // empty if landed; then there is one tensor
+    if (!segment.landed) rows = segment.body.subspan(i * tensor_bytes, tensor_bytes);
     MemoryKind memory = SlotMemory(exchange_->link(segment.peer_index).lane());
     std::span<std::byte> place;
     if (place_ != nullptr) {
@@ -301,14 +317,14 @@ absl::Status Fetcher::Show(const FetchCall& call, const Segment& segment, Sink s
       if (!segment.spans.empty()) {
         place = segment.spans.spans().front();
       } else {
-        CKV_ASSIGN_OR_RETURN(place, PlaceOf(run, layer_bytes));
+        CKV_ASSIGN_OR_RETURN(place, PlaceOf(run, tensor_bytes));
       }
     } else if (!rotation.is_identity()) {
-      CKV_RETURN_IF_ERROR(stream_.backend().Grow(rotated_, layer_bytes, memory));
-      place = {rotated_.data(), layer_bytes};
+      CKV_RETURN_IF_ERROR(stream_.backend().Grow(rotated_, tensor_bytes, memory));
+      place = {rotated_.data(), tensor_bytes};
     }
     if (!place.empty()) {
-      if (!segment.landed) std::memcpy(place.data(), rows.data(), layer_bytes);
+      if (!segment.landed) std::memcpy(place.data(), rows.data(), tensor_bytes);
       CKV_RETURN_IF_ERROR(Rotate(rotation, geometry, entry, {place.data(), memory}));
       rows = place;
     }

@@ -36,7 +36,7 @@ class Fetcher {
   uint64_t shown() const { return shown_; }
 
   // One attempt from `from` on, for a caller that tracks progress itself and accepts repeated rows.
-  // `spans` returns the memory that the fabric may write a run of one layer to, or nothing. For a
+  // `spans` returns the memory that the fabric may write a run to, or nothing. For a
   // run written there, `sink` receives no rows. For any other run it receives the rows in their
   // slot, and makes the only copy. call.position must be unset.
   absl::Status FetchOn(const FetchCall& call, const FetchFrom& from, SpansOf spans, Sink sink);
@@ -45,14 +45,14 @@ class Fetcher {
   absl::Status FetchSelection(const SelectionCall& call, SelectionSink sink, uint64_t shown);
 
  private:
-  // The rows of one reply: whole layers of a chunk, or some tokens of one layer.
+  // The rows of one reply: whole tensors of a chunk, or some tokens of one.
   struct Segment {
     uint32_t peer_index = 0;  // in the exchange
     uint32_t chunk = 0;
     FetchEntry entry;
     std::span<const uint32_t> ordinals;  // for rows chosen by index: as FetchPart::ordinals
     uint32_t slot = 0;
-    // The caller's memory for the rows, if any. Only for rows of one layer.
+    // The caller's memory for the rows, if any. Only for rows of one tensor.
     ScatterList spans;
     bool came = false;
     bool landed = false;              // the fabric wrote the rows to `spans`

@@ -1,6 +1,6 @@
 // Divides a fetch into parts that fit a slot, without a lock and without I/O. There are two kinds:
-//   Begin, Next           a cursor over chunk, layer and token. A part has as many whole layers as
-//                         fit, else tokens of one layer
+//   Begin, Next           a cursor over chunk, tensor and token. A part has as many whole tensors
+//                         with rows of one size as fit, else tokens of one tensor
 //   BeginSelection, Next  SortLayer sorts the indices of each layer by chunk, into groups. A part
 //                         has indices of one group
 
@@ -15,8 +15,8 @@
 
 namespace ckv {
 
-uint32_t SentRowBytes(const Geometry& geometry, const ColumnRange& columns) {
-  return columns.bytes != 0 ? columns.bytes : geometry.row_bytes();
+uint32_t SentRowBytes(const Geometry& geometry, uint32_t tensor, const ColumnRange& columns) {
+  return columns.bytes != 0 ? columns.bytes : geometry.tensor_row_bytes(tensor);
 }
 
 absl::Status CheckColumns(const Geometry& geometry, const ColumnRange& columns, bool rotated) {
@@ -40,7 +40,7 @@ absl::Status CheckColumns(const Geometry& geometry, const ColumnRange& columns, 
 
 absl::Status PutSelected(const SelectionCall& call, const SelectedRows& chosen,
                          std::span<std::byte> place) {
-  const uint64_t width = SentRowBytes(call.corpus->geometry, call.columns);
+  const uint64_t width = SentRowBytes(call.corpus->geometry, chosen.layer, call.columns);
   const uint64_t bytes = call.indices[chosen.layer - call.layer_begin].size() * width;
   if (place.size() != bytes) {
     return absl::InvalidArgumentError(absl::StrFormat(
@@ -55,41 +55,51 @@ absl::Status PutSelected(const SelectionCall& call, const SelectedRows& chosen,
 void FetchPlan::Begin(const FetchCall& call, const LaneShape& shape, const FetchFrom& from) {
   call_ = &call;
   selected_ = false;
-  const auto rows_max = static_cast<uint32_t>(FetchBodyBytesMax(shape.reply_bytes_max) /
-                                              SentRowBytes(call.corpus->geometry, call.columns));
-  // Whole stripes if they fit, because the store keeps their checksums.
-  tokens_max_ = rows_max < kStripeTokens ? rows_max : rows_max - rows_max % kStripeTokens;
-  at_ = before_ = {from.chunk, from.layer, 0, 0};
+  body_bytes_max_ = FetchBodyBytesMax(shape.reply_bytes_max);
+  at_ = before_ = {from.chunk, from.tensor, 0, 0};
   SkipEmpty();
+}
+
+uint32_t FetchPlan::TokensMax(uint32_t tensor) const {
+  const uint32_t rows =
+      body_bytes_max_ / SentRowBytes(call_->corpus->geometry, tensor, call_->columns);
+  // Whole stripes if they fit, because the store keeps their checksums.
+  return rows < kStripeTokens ? rows : rows - rows % kStripeTokens;
 }
 
 void FetchPlan::SkipEmpty() {
   while (!done() && call_->corpus->chunks[at_.chunk].token_count == 0)
-    at_ = {at_.chunk + 1, call_->layer_begin, 0, 0};
+    at_ = {at_.chunk + 1, call_->tensor_begin, 0, 0};
 }
 
 bool FetchPlan::Next(FetchPart* part) {
   before_ = at_;
   if (done()) return false;
   if (selected_) return NextSelected(part);
+  const Geometry& geometry = call_->corpus->geometry;
   const uint32_t token_count = call_->corpus->chunks[at_.chunk].token_count;
+  const uint32_t tokens_max = TokensMax(at_.tensor);
+  // The rows of layers have one size, and index keys have one.
+  const uint32_t same_end = at_.tensor < geometry.layers
+                                ? std::min(geometry.layers, call_->tensor_end)
+                                : call_->tensor_end;
   *part = {.chunk = at_.chunk, .entry = {}, .indices = {}, .ordinals = {}};
   FetchEntry& entry = part->entry;
   entry.column_begin = call_->columns.begin;
   entry.column_bytes = call_->columns.bytes;
-  entry.layer_begin = at_.layer;
+  entry.tensor_begin = at_.tensor;
   entry.token_begin = at_.token;
-  entry.token_count = std::min(tokens_max_, token_count - at_.token);
-  entry.layer_count = 1;
+  entry.token_count = std::min(tokens_max, token_count - at_.token);
+  entry.tensor_count = 1;
   if (entry.token_count == token_count)
-    entry.layer_count = std::min(tokens_max_ / token_count, call_->layer_end - at_.layer);
+    entry.tensor_count = std::min(tokens_max / token_count, same_end - at_.tensor);
   at_.token += entry.token_count;
   if (at_.token == token_count) {
     at_.token = 0;
-    at_.layer += entry.layer_count;
+    at_.tensor += entry.tensor_count;
   }
-  if (at_.layer == call_->layer_end) {
-    at_ = {at_.chunk + 1, call_->layer_begin, 0, 0};
+  if (at_.tensor == call_->tensor_end) {
+    at_ = {at_.chunk + 1, call_->tensor_begin, 0, 0};
     SkipEmpty();
   }
   return true;
@@ -100,12 +110,12 @@ absl::Status FetchPlan::BeginSelection(const FetchCall& call, const LaneShape& s
   call_ = &call;
   selected_ = true;
   at_ = before_ = {};
-  const uint32_t width = SentRowBytes(call.corpus->geometry, call.columns);
+  const uint32_t width = SentRowBytes(call.corpus->geometry, call.tensor_begin, call.columns);
   const size_t free_bytes = shape.request_bytes_max - sizeof(RequestHeader) - sizeof(FetchEntry);
-  tokens_max_ =
+  indices_max_ =
       static_cast<uint32_t>(std::min<size_t>({FetchBodyBytesMax(shape.reply_bytes_max) / width,
                                               free_bytes / sizeof(int32_t), kFetchIndexCountMax}));
-  if (tokens_max_ == 0) {
+  if (indices_max_ == 0) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "fetch: an index does not fit a slot: request_bytes_max %d", shape.request_bytes_max));
   }
@@ -125,7 +135,7 @@ absl::Status FetchPlan::BeginSelection(const FetchCall& call, const LaneShape& s
   indices_.reserve(count);
   ordinals_.reserve(count);
   for (size_t i = 0; i < indices.size(); ++i)
-    CKV_RETURN_IF_ERROR(SortLayer(call.layer_begin + static_cast<uint32_t>(i), indices[i]));
+    CKV_RETURN_IF_ERROR(SortLayer(call.tensor_begin + static_cast<uint32_t>(i), indices[i]));
   return absl::OkStatus();
 }
 
@@ -167,10 +177,10 @@ absl::Status FetchPlan::SortLayer(uint32_t layer, std::span<const int32_t> indic
 bool FetchPlan::NextSelected(FetchPart* part) {
   const Group& group = groups_[at_.group];
   const size_t begin = group.begin + at_.token;
-  const auto count = static_cast<uint32_t>(std::min<size_t>(tokens_max_, group.end - begin));
+  const auto count = static_cast<uint32_t>(std::min<size_t>(indices_max_, group.end - begin));
   *part = {.chunk = group.chunk,
-           .entry = {.layer_begin = group.layer,
-                     .layer_count = 1,
+           .entry = {.tensor_begin = group.layer,
+                     .tensor_count = 1,
                      .token_count = count,
                      .index_count = count,
                      .column_begin = call_->columns.begin,

@@ -13,13 +13,13 @@
 
 namespace ckv {
 
-// The chunk and layer, within the range of a call, at which a fetch continues an earlier one.
+// The chunk and tensor, within the range of a call, at which a fetch continues an earlier one.
 struct FetchFrom {
   uint32_t chunk = 0;
-  uint32_t layer = 0;
+  uint32_t tensor = 0;
 };
 
-// The rows of one request: whole layers of a chunk, some tokens of one layer, or rows by index.
+// The rows of one request: whole tensors of a chunk, some tokens of one tensor, or rows by index.
 struct FetchPart {
   uint32_t chunk = 0;  // ordinal in the corpus
   FetchEntry entry;    // complete except for the handle
@@ -29,8 +29,8 @@ struct FetchPart {
   std::span<const uint32_t> ordinals;
 };
 
-// Returns how many bytes of each row the call fetches.
-uint32_t SentRowBytes(const Geometry& geometry, const ColumnRange& columns);
+// Returns how many bytes of each row of a tensor the call fetches.
+uint32_t SentRowBytes(const Geometry& geometry, uint32_t tensor, const ColumnRange& columns);
 // Checks that the columns are within the rows. If `rotated`, they must contain all of the RoPE band
 // or none of it.
 //   InvalidArgument     they do not.
@@ -51,8 +51,8 @@ class FetchPlan {
   absl::Status BeginSelection(const FetchCall& call, const LaneShape& shape,
                               std::span<const std::span<const int32_t>> indices);
 
-  // Writes the next part. Parts are in order of chunk, layer and token; in a selection, in order of
-  // layer and chunk. Returns false if none is left.
+  // Writes the next part. Parts are in order of chunk, tensor and token; in a selection, in order
+  // of layer and chunk. Returns false if none is left.
   bool Next(FetchPart* part);
   // Skips the next `count` parts, or all remaining ones.
   void Skip(uint64_t count);
@@ -66,7 +66,7 @@ class FetchPlan {
 
  private:
   struct Cursor {
-    uint32_t chunk = 0, layer = 0, token = 0;
+    uint32_t chunk = 0, tensor = 0, token = 0;
     size_t group = 0;  // used by selections, whose `token` counts the indices of the group
   };
   // Indices of one chunk at one layer: [begin, end) in indices_ and ordinals_.
@@ -79,7 +79,11 @@ class FetchPlan {
   absl::Status SortLayer(uint32_t layer, std::span<const int32_t> indices);
 
   const FetchCall* call_ = nullptr;
-  uint32_t tokens_max_ = 0;  // the most tokens of one part
+  // Returns the most tokens of one part of a tensor.
+  uint32_t TokensMax(uint32_t tensor) const;
+
+  uint32_t body_bytes_max_ = 0;  // a reply has at most
+  uint32_t indices_max_ = 0;     // a part of a selection has at most
   Cursor at_, before_;
 
   bool selected_ = false;

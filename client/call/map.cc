@@ -61,7 +61,7 @@ absl::Status Post(HolderLink& link, uint32_t handle, Clock& clock, Exchange& exc
   header.kind = WireKind::kMap;
   header.body_bytes = sizeof(entry);
   if (lane.shape().request_bytes_max < sizeof(header) + sizeof(entry) ||
-      lane.shape().reply_bytes_max < sizeof(ReplyHeader) + sizeof(MappedLayout)) {
+      lane.shape().reply_bytes_max < sizeof(ReplyHeader) + sizeof(MapReply)) {
     return absl::InvalidArgumentError("map: the lane's slots are too small for it");
   }
   const std::optional<uint32_t> slot = lane.Acquire();
@@ -78,12 +78,12 @@ absl::StatusOr<MappedChunk> Accept(const MapCall& call, const Exchange::Reply& r
   expected.kind = WireKind::kMap;
   CKV_RETURN_IF_ERROR(
       CheckReplyForHint(reply.header, reply.bytes.subspan(sizeof(ReplyHeader)), expected));
-  CKV_ASSIGN_OR_RETURN(const MappedLayout layout, DecodeMapReply(reply.bytes));
+  CKV_ASSIGN_OR_RETURN(const MapReply body, DecodeMapReply(reply.bytes));
   const auto fd = lane.TakeDescriptor(reply.slot);
   if (absl::IsNotFound(fd.status()))
     return absl::InvalidArgumentError("map: the reply has no descriptor");
   if (!fd.ok()) return Annotate(fd.status(), "map");
-  return MapDescriptor(fd->get(), layout, call.corpus->geometry,
+  return MapDescriptor(fd->get(), body.bytes, call.corpus->geometry,
                        call.corpus->chunks[call.chunk].token_count);
 }
 
@@ -110,9 +110,7 @@ MappedChunk::MappedChunk(MappedChunk&& other) noexcept { *this = std::move(other
 
 MappedChunk& MappedChunk::operator=(MappedChunk&& other) noexcept {
   std::swap(memory_, other.memory_);
-  std::swap(layer_bytes_, other.layer_bytes_);
-  std::swap(layer_stride_, other.layer_stride_);
-  std::swap(layers_, other.layers_);
+  std::swap(layout_, other.layout_);
   std::swap(token_count_, other.token_count_);
   return *this;
 }
@@ -121,36 +119,33 @@ MappedChunk::~MappedChunk() {
   if (!memory_.empty()) munmap(const_cast<std::byte*>(memory_.data()), memory_.size());
 }
 
-std::span<const std::byte> MappedChunk::layer(uint32_t l) const {
-  CKV_CHECK(l < layers_);
-  return memory_.subspan(l * layer_stride_, layer_bytes_);
+std::span<const std::byte> MappedChunk::tensor(uint32_t t) const {
+  CKV_CHECK(t < layout_.tensor_count());
+  return memory_.subspan(layout_.begin(t), layout_.bytes(t));
 }
 
-absl::StatusOr<MappedChunk> MapDescriptor(int fd, const MappedLayout& layout,
-                                          const Geometry& geometry, uint32_t chunk_tokens) {
-  const uint64_t layer_bytes = uint64_t{chunk_tokens} * geometry.row_bytes();
-  if (layout.layers != geometry.layers || layout.layer_bytes != layer_bytes) {
+absl::StatusOr<MappedChunk> MapDescriptor(int fd, uint64_t bytes, const Geometry& geometry,
+                                          uint32_t chunk_tokens) {
+  const ChunkLayout layout(geometry, chunk_tokens);
+  if (bytes != layout.total_bytes()) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("map: %d layers of %d bytes, the chunk has %d of %d", layout.layers,
-                        layout.layer_bytes, geometry.layers, layer_bytes));
+        absl::StrFormat("map: %d bytes, the chunk has %d", bytes, layout.total_bytes()));
   }
   struct stat file = {};
   if (fstat(fd, &file) != 0 || !S_ISREG(file.st_mode) || file.st_size < 0 ||
-      static_cast<uint64_t>(file.st_size) < layout.total_bytes) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "map: the memory has %d bytes, its layout needs %d", file.st_size, layout.total_bytes));
+      static_cast<uint64_t>(file.st_size) < bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("map: the memory has %d bytes, the chunk has %d", file.st_size, bytes));
   }
   CKV_RETURN_IF_ERROR(CheckSeals(fd));
-  void* const memory = mmap(nullptr, layout.total_bytes, PROT_READ, MAP_SHARED, fd, 0);
+  void* const memory = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0);
   if (memory == MAP_FAILED) {
-    return absl::ResourceExhaustedError(absl::StrFormat("map: %d bytes cannot be mapped (%s)",
-                                                        layout.total_bytes, strerror(errno)));
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("map: %d bytes cannot be mapped (%s)", bytes, strerror(errno)));
   }
   MappedChunk chunk;
-  chunk.memory_ = {static_cast<const std::byte*>(memory), layout.total_bytes};
-  chunk.layer_bytes_ = layer_bytes;
-  chunk.layer_stride_ = layout.layer_stride_bytes;
-  chunk.layers_ = layout.layers;
+  chunk.memory_ = {static_cast<const std::byte*>(memory), bytes};
+  chunk.layout_ = layout;
   chunk.token_count_ = chunk_tokens;
   return chunk;
 }

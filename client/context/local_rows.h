@@ -14,13 +14,16 @@
 
 namespace ckv {
 
-// A chunk's verified rows of all layers, at their canonical positions. They are immutable, and live
+// A chunk's verified tensors, with rows at their canonical positions. They are immutable, and live
 // as long as any reference to them.
 class LocalRows {
  public:
   virtual ~LocalRows() = default;
-  // Rows of layer l < geometry.layers: [token_count][row_bytes], 64-byte aligned.
-  virtual std::span<const std::byte> layer(uint32_t l) const = 0;
+  // Returns tensor t < geometry.tensor_count(): [token_count][tensor_row_bytes(t)], 64-byte
+  // aligned.
+  virtual std::span<const std::byte> tensor(uint32_t t) const = 0;
+  // Returns the rows of layer l < geometry.layers.
+  std::span<const std::byte> layer(uint32_t l) const { return tensor(l); }
   // Whether the rows may still be attended. A holder's rows may not once the holder found them
   // damaged or dropped them. Called for each chunk of each call, so it takes nanoseconds.
   virtual bool current() const { return true; }

@@ -17,10 +17,10 @@ absl::Status CheckCall(const FetchCall& call, const PagedCache& cache, const Bac
                                                       call.chunk_begin, call.chunk_end,
                                                       call.corpus->chunks.size()));
   }
-  if (call.layer_begin != cache.layer_begin() || call.layer_end != cache.layer_end()) {
+  if (call.tensor_begin != cache.layer_begin() || call.tensor_end != cache.layer_end()) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("fetch: layers %d to %d into a cache of %d to %d", call.layer_begin,
-                        call.layer_end, cache.layer_begin(), cache.layer_end()));
+        absl::StrFormat("fetch: layers %d to %d into a cache of %d to %d", call.tensor_begin,
+                        call.tensor_end, cache.layer_begin(), cache.layer_end()));
   }
   if (call.columns.bytes != 0 || call.columns.begin != 0)
     return absl::InvalidArgumentError("fetch: a cache takes whole rows, no columns");
@@ -58,7 +58,7 @@ absl::StatusOr<CacheFetch> CacheFetch::Begin(const FetchCall& call, PagedCache& 
     CKV_ASSIGN_OR_RETURN(CacheReservation reservation, cache.Reserve(sequence, token_count));
     fetch.reservation_.emplace(std::move(reservation));
   }
-  fetch.next_ = {call.chunk_begin, call.layer_begin};
+  fetch.next_ = {call.chunk_begin, call.tensor_begin};
   fetch.EnterChunk();
   return fetch;
 }
@@ -83,14 +83,14 @@ FetchFrom CacheFetch::Resume() {
 }
 
 ScatterList CacheFetch::Spans(const RowRun& run) const {
-  return reservation_->Spans(run.layer, RowOf(run.chunk) + run.token_begin, run.token_count);
+  return reservation_->Spans(run.tensor, RowOf(run.chunk) + run.token_begin, run.token_count);
 }
 
 absl::Status CacheFetch::SpliceRun(const FetchedRows& run, ComputeStream& stream) {
   const Geometry& geometry = cache_.geometry();
   if (!run.rows.empty()) {
     return Splice(rotation_, geometry, run.rows,
-                  reservation_->From(run.layer, RowOf(run.chunk) + run.token_begin), stream,
+                  reservation_->From(run.tensor, RowOf(run.chunk) + run.token_begin), stream,
                   run.memory);
   }
   const ScatterList places = Spans(run);
@@ -100,7 +100,7 @@ absl::Status CacheFetch::SpliceRun(const FetchedRows& run, ComputeStream& stream
 }
 
 absl::Status CacheFetch::Take(const FetchedRows& run, ComputeStream& stream) {
-  CKV_CHECK(!whole() && run.chunk == next_.chunk && run.layer == next_.layer &&
+  CKV_CHECK(!whole() && run.chunk == next_.chunk && run.tensor == next_.tensor &&
             run.token_begin == next_token_);
   absl::Status spliced = SpliceRun(run, stream);
   // The rows' slot is released next, whether the splice succeeded or not.
@@ -112,8 +112,8 @@ absl::Status CacheFetch::Take(const FetchedRows& run, ComputeStream& stream) {
   if (next_token_ < token_count) return absl::OkStatus();
   ++whole_count_;
   next_token_ = 0;
-  if (++next_.layer == call_.layer_end) {
-    next_ = {next_.chunk + 1, call_.layer_begin};
+  if (++next_.tensor == call_.tensor_end) {
+    next_ = {next_.chunk + 1, call_.tensor_begin};
     EnterChunk();
   }
   return absl::OkStatus();
@@ -132,7 +132,7 @@ absl::Status CacheFetch::Describe(const absl::Status& status) const {
       absl::StrFormat("fetch into %s, which stay free; whole up to chunk %d (%d to %d), layer %d "
                       "(%d to %d): %s",
                       reservation_->DescribeBlocks(), next_.chunk, call_.chunk_begin,
-                      call_.chunk_end, next_.layer, call_.layer_begin, call_.layer_end,
+                      call_.chunk_end, next_.tensor, call_.tensor_begin, call_.tensor_end,
                       std::string(status.message())));
   // Keeps the retry hint of an overloaded holder.
   status.ForEachPayload([&](absl::string_view type, const absl::Cord& payload) {

@@ -14,17 +14,12 @@
 
 #include "absl/strings/str_format.h"
 #include "proto/base/status.h"
+#include "proto/chunk_layout.h"
 
 namespace ckv {
 namespace {
 
-constexpr uint64_t kLayerAlign = 64;
 constexpr uint64_t kAlignBytes = uint64_t{2} << 20;  // a huge page
-
-uint64_t LayerStride(const Geometry& geometry, uint32_t token_count) {
-  const uint64_t bytes = uint64_t{token_count} * geometry.row_bytes();
-  return (bytes + kLayerAlign - 1) / kLayerAlign * kLayerAlign;
-}
 
 }  // namespace
 
@@ -41,9 +36,8 @@ class CachedRows final : public LocalRows {
   // Takes ownership of the space that was reserved for it.
   CachedRows(const Geometry& geometry, uint32_t token_count, std::shared_ptr<LocalUsage> usage)
       : geometry_(geometry),
-        layer_bytes_(uint64_t{token_count} * geometry.row_bytes()),
-        layer_stride_(LayerStride(geometry, token_count)),
-        bytes_(LocalRowCache::BytesOf(geometry, token_count)),
+        layout_(geometry, token_count),
+        bytes_(layout_.total_bytes()),
         usage_(std::move(usage)) {}
   ~CachedRows() override {
     if (mapped_ != nullptr) munmap(mapped_, bytes_ + kAlignBytes);
@@ -65,17 +59,18 @@ class CachedRows final : public LocalRows {
     (void)madvise(data_, bytes_, MADV_HUGEPAGE);  // without them it is only slower
     return true;
   }
-  std::span<std::byte> writable(uint32_t l) const {
-    CKV_CHECK(l < geometry_.layers);
-    return {data_ + l * layer_stride_, layer_bytes_};
+  std::span<std::byte> writable(uint32_t t) const {
+    CKV_CHECK(t < layout_.tensor_count());
+    return {data_ + layout_.begin(t), layout_.bytes(t)};
   }
-  std::span<const std::byte> layer(uint32_t l) const override { return writable(l); }
+  std::span<const std::byte> tensor(uint32_t t) const override { return writable(t); }
   const Geometry& geometry() const { return geometry_; }
   uint64_t bytes() const { return bytes_; }
 
  private:
   const Geometry geometry_;
-  const uint64_t layer_bytes_, layer_stride_, bytes_;
+  const ChunkLayout layout_;
+  const uint64_t bytes_;
   const std::shared_ptr<LocalUsage> usage_;
   void* mapped_ = nullptr;
   std::byte* data_ = nullptr;
@@ -93,7 +88,7 @@ class AdoptedRows final : public LocalRows {
     usage_->used.fetch_sub(bytes_, std::memory_order_relaxed);
     usage_->chunk_count.fetch_sub(1, std::memory_order_relaxed);
   }
-  std::span<const std::byte> layer(uint32_t l) const override { return rows_->layer(l); }
+  std::span<const std::byte> tensor(uint32_t t) const override { return rows_->tensor(t); }
   bool current() const override { return rows_->current(); }
 
  private:
@@ -104,7 +99,7 @@ class AdoptedRows final : public LocalRows {
 
 }  // namespace
 
-std::span<std::byte> LocalRowFill::layer(uint32_t l) const { return memory_->writable(l); }
+std::span<std::byte> LocalRowFill::tensor(uint32_t t) const { return memory_->writable(t); }
 
 uint64_t LocalRowFill::bytes() const { return memory_->bytes(); }
 
@@ -119,7 +114,7 @@ uint64_t LocalRowCache::capacity_bytes() const { return usage_->bytes_max; }
 uint64_t LocalRowCache::used_bytes() const { return usage_->used.load(std::memory_order_relaxed); }
 
 uint64_t LocalRowCache::BytesOf(const Geometry& geometry, uint32_t token_count) {
-  return LayerStride(geometry, token_count) * geometry.layers;
+  return ChunkLayout(geometry, token_count).total_bytes();
 }
 
 std::shared_ptr<const LocalRows> LocalRowCache::Find(const ChunkId& id,

@@ -1,7 +1,7 @@
 // The local row cache: memory for rows that a requester fetched, up to a limit.
 //
 //   LocalRowFill fill;                 space for a chunk, reserved before the first byte arrives
-//   ... rows arrive in fill.layer(l) ...
+//   ... rows arrive in fill.tensor(t) ...
 //   store.Commit(std::move(fill))  from now on Find returns the chunk
 //
 // Rows that are elsewhere on this host are adopted instead, without a copy.
@@ -41,8 +41,8 @@ class LocalRowFill {
   LocalRowFill(LocalRowFill&&) noexcept = default;
   LocalRowFill& operator=(LocalRowFill&&) noexcept = default;
 
-  // Rows of layer l: [token_count][row_bytes], 64-byte aligned.
-  std::span<std::byte> layer(uint32_t l) const;
+  // Returns tensor t: [token_count][tensor_row_bytes(t)], 64-byte aligned.
+  std::span<std::byte> tensor(uint32_t t) const;
   const ChunkId& id() const { return id_; }
   uint64_t bytes() const;
   // Returns the filled memory, for LocalRowCache.

@@ -17,15 +17,15 @@ namespace ckv {
 class MappedRows final : public LocalRows {
  public:
   // Touches every page, so that no call waits for page faults: 64 MiB take some milliseconds.
-  MappedRows(MappedChunk chunk, uint32_t layers) : chunk_(std::move(chunk)) {
+  MappedRows(MappedChunk chunk, uint32_t tensors) : chunk_(std::move(chunk)) {
     constexpr size_t kPageBytes = 4096;
-    for (uint32_t l = 0; l < layers; ++l) {
-      const std::span<const std::byte> rows = chunk_.layer(l);
+    for (uint32_t t = 0; t < tensors; ++t) {
+      const std::span<const std::byte> rows = chunk_.tensor(t);
       for (size_t at = 0; at < rows.size(); at += kPageBytes)
         (void)*static_cast<const volatile std::byte*>(&rows[at]);
     }
   }
-  std::span<const std::byte> layer(uint32_t l) const override { return chunk_.layer(l); }
+  std::span<const std::byte> tensor(uint32_t t) const override { return chunk_.tensor(t); }
 
  private:
   const MappedChunk chunk_;

@@ -84,12 +84,12 @@ RowCopier::Recomputed RowCopier::Recompute(PrefetchJob& job) const {
   call.chunk_begin = first.ordinal;
   call.chunk_end = context.chunks()[job.missing.back()].ordinal + 1;
   std::vector<std::byte> unused;  // rows of chunks that are here
-  call.rows = [&](uint32_t ordinal, uint32_t layer) {
+  call.rows = [&](uint32_t ordinal, uint32_t tensor) {
     for (size_t i = 0; i < job.missing.size(); ++i) {
-      if (context.chunks()[job.missing[i]].ordinal == ordinal) return job.fills[i].layer(layer);
+      if (context.chunks()[job.missing[i]].ordinal == ordinal) return job.fills[i].tensor(tensor);
     }
     unused.resize(uint64_t{call.corpus->chunks[ordinal].token_count} *
-                  context.geometry().row_bytes());
+                  context.geometry().tensor_row_bytes(tensor));
     return std::span(unused);
   };
   call.wanted = [this] { return wanted(); };
@@ -119,10 +119,11 @@ absl::Status RowCopier::Copy(PrefetchJob& job) const {
 absl::Status RowCopier::CopyRows(PrefetchJob& job, size_t begin, size_t end) const {
   const ContextState& context = job.context();
   const ContextChunk& first = context.chunks()[job.missing[begin]];
-  const uint64_t row_bytes = context.geometry().row_bytes();
+  const Geometry& geometry = context.geometry();
   const auto place = [&](const RowRun& rows) {
+    const uint64_t row_bytes = geometry.tensor_row_bytes(rows.tensor);
     return job.fills[begin + (rows.chunk - first.ordinal)]
-        .layer(rows.layer)
+        .tensor(rows.tensor)
         .subspan(rows.token_begin * row_bytes, rows.token_count * row_bytes);
   };
   FetchCall call;
@@ -131,13 +132,13 @@ absl::Status RowCopier::CopyRows(PrefetchJob& job, size_t begin, size_t end) con
   call.chunk_end = first.ordinal + static_cast<uint32_t>(end - begin);
   uint64_t tokens = 0;
   for (size_t i = begin; i < end; ++i) tokens += context.chunks()[job.missing[i]].token_count;
-  const uint32_t layers = context.geometry().layers;
-  const auto layers_each = static_cast<uint32_t>(
-      std::clamp<uint64_t>(kSliceBytes / (tokens * row_bytes + 1), 1, layers));
-  for (uint32_t layer = 0; layer < layers; layer += layers_each) {
+  const uint32_t tensors = geometry.tensor_count();
+  const auto tensors_each = static_cast<uint32_t>(
+      std::clamp<uint64_t>(kSliceBytes / (tokens * geometry.row_bytes() + 1), 1, tensors));
+  for (uint32_t tensor = 0; tensor < tensors; tensor += tensors_each) {
     if (!wanted()) return absl::CancelledError("the requester is closing");
-    call.layer_begin = layer;
-    call.layer_end = std::min(layers, layer + layers_each);
+    call.tensor_begin = tensor;
+    call.tensor_end = std::min(tensors, tensor + tensors_each);
     call.deadline = options_->clock->Now() + options_->slice_timeout;
     CKV_RETURN_IF_ERROR(tools_->fetch(call, place, [this] { return wanted(); }));
   }

@@ -115,7 +115,7 @@ class Dealer {
 }  // namespace
 
 uint64_t StoreBytesOf(const Geometry& geometry, uint32_t token_count) {
-  return LayOutChunk(geometry, token_count).total_bytes;
+  return ChunkLayout(geometry, token_count).total_bytes();
 }
 
 void CapacityReader::Read(std::span<const HolderId> ids, HolderCapacities& capacities) const {

@@ -15,9 +15,9 @@ namespace ckv {
 ChunkAssembler::ChunkAssembler(const Geometry& geometry, ChunkInputs inputs)
     : geometry_(geometry),
       inputs_(std::move(inputs)),
-      layer_bytes_(uint64_t{inputs_.token_ids.size()} * geometry.row_bytes()),
-      filled_(geometry.layers),
-      rows_(std::make_shared_for_overwrite<std::byte[]>(layer_bytes_ * geometry.layers)) {}
+      layout_(geometry, static_cast<uint32_t>(inputs_.token_ids.size())),
+      filled_(layout_.tensor_count()),
+      rows_(std::make_shared_for_overwrite<std::byte[]>(layout_.total_bytes())) {}
 
 absl::StatusOr<std::unique_ptr<ChunkAssembler>> ChunkAssembler::Begin(const Geometry& geometry,
                                                                       ChunkInputs inputs,
@@ -40,32 +40,34 @@ absl::StatusOr<std::unique_ptr<ChunkAssembler>> ChunkAssembler::Begin(const Geom
   return std::unique_ptr<ChunkAssembler>(new ChunkAssembler(geometry, std::move(inputs)));
 }
 
-absl::Status ChunkAssembler::Add(uint32_t layer, uint64_t offset, std::span<const std::byte> rows) {
-  if (layer >= geometry_.layers) {
+absl::Status ChunkAssembler::Add(uint32_t tensor, uint64_t offset,
+                                 std::span<const std::byte> rows) {
+  if (tensor >= layout_.tensor_count()) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("layer %d; the geometry has %d", layer, geometry_.layers));
+        absl::StrFormat("layer %d; the geometry has %d", tensor, layout_.tensor_count()));
   }
-  if (offset != filled_[layer]) {
+  if (offset != filled_[tensor]) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("layer %d: rows at byte %d, and those from byte %d on are due", layer,
-                        offset, filled_[layer]));
+        absl::StrFormat("%s: rows at byte %d, and those from byte %d on are due",
+                        geometry_.TensorName(tensor), offset, filled_[tensor]));
   }
-  if (rows.size() > layer_bytes_ - offset) {
+  if (rows.size() > layout_.bytes(tensor) - offset) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "layer %d: %d bytes of rows; %d tokens of %d bytes have %d", layer, offset + rows.size(),
-        inputs_.token_ids.size(), geometry_.row_bytes(), layer_bytes_));
+        "%s: %d bytes of rows; %d tokens of %d bytes have %d", geometry_.TensorName(tensor),
+        offset + rows.size(), inputs_.token_ids.size(), layout_.row_bytes(tensor),
+        layout_.bytes(tensor)));
   }
-  std::copy(rows.begin(), rows.end(), rows_.get() + layer * layer_bytes_ + offset);
-  filled_[layer] += rows.size();
+  std::copy(rows.begin(), rows.end(), rows_.get() + layout_.begin(tensor) + offset);
+  filled_[tensor] += rows.size();
   return absl::OkStatus();
 }
 
 absl::StatusOr<AssembledChunk> ChunkAssembler::Finish() {
-  for (uint32_t layer = 0; layer < geometry_.layers; ++layer) {
-    if (filled_[layer] == layer_bytes_) continue;
+  for (uint32_t t = 0; t < layout_.tensor_count(); ++t) {
+    if (filled_[t] == layout_.bytes(t)) continue;
     return absl::FailedPreconditionError(
-        absl::StrFormat("the chunk is not whole: %d of %d bytes of layer %d are there",
-                        filled_[layer], layer_bytes_, layer));
+        absl::StrFormat("the chunk is not whole: %d of %d bytes of %s are there", filled_[t],
+                        layout_.bytes(t), geometry_.TensorName(t)));
   }
   AssembledChunk assembled;
   assembled.token_hash = TokenHashOf(inputs_.token_ids, inputs_.key, inputs_.extra_keys);
@@ -79,12 +81,11 @@ absl::StatusOr<AssembledChunk> ChunkAssembler::Finish() {
                      chunk.info.token_ids, chunk.info.extra_keys);
   chunk.info.verification_tag = VerificationTagOf(plain, inputs_.key);
   chunk.info.id = TaggedChunkId(plain, chunk.info.verification_tag);
-  chunk.rows = [rows = rows_.get(), bytes = layer_bytes_](uint32_t layer) {
-    return std::span<const std::byte>(rows + layer * bytes, bytes);
+  chunk.rows = [rows = rows_.get(), layout = layout_](uint32_t tensor) {
+    return std::span<const std::byte>(rows + layout.begin(tensor), layout.bytes(tensor));
   };
-  for (uint32_t layer = 0; layer < geometry_.layers; ++layer) {
-    chunk.info.layer_checksums.push_back(ChecksumOf(chunk.rows(layer)));
-  }
+  for (uint32_t t = 0; t < layout_.tensor_count(); ++t)
+    chunk.info.tensor_checksums.push_back(ChecksumOf(chunk.rows(t)));
   chunk.owned = std::move(rows_);
   return assembled;
 }

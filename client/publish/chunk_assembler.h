@@ -1,4 +1,4 @@
-// Assembles the rows of one chunk from the pieces that an engine passes, layer by layer.
+// Assembles the tensors of one chunk from the pieces that an engine passes.
 
 #pragma once
 
@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/publish/chunk_source.h"
+#include "proto/chunk_layout.h"
 #include "proto/extra_keys.h"
 #include "proto/geometry.h"
 #include "proto/ids.h"
@@ -32,7 +33,7 @@ struct AssembledChunk {
   TokenHash token_hash;
 };
 
-// Stores one chunk's rows, layers x tokens x row_bytes bytes, until they are put. Use it by one
+// Stores one chunk's tensors (proto/chunk_layout.h) until they are put. Use it by one
 // thread at a time.
 class ChunkAssembler {
  public:
@@ -44,14 +45,14 @@ class ChunkAssembler {
                                                                ChunkInputs inputs,
                                                                uint64_t bytes_max);
 
-  // Copies rows of one layer. Layers may arrive in any order, but the rows of a layer in sequence:
-  // `offset` is the number of the layer's bytes already added.
-  //   InvalidArgument     there is no such layer, or the rows are out of sequence or do not fit.
-  absl::Status Add(uint32_t layer, uint64_t offset, std::span<const std::byte> rows);
+  // Copies rows of one tensor. Tensors may arrive in any order, but the rows of one in sequence:
+  // `offset` is the number of its bytes already added.
+  //   InvalidArgument     there is no such tensor, or the rows are out of sequence or do not fit.
+  absl::Status Add(uint32_t tensor, uint64_t offset, std::span<const std::byte> rows);
 
-  uint64_t bytes() const { return layer_bytes_ * geometry_.layers; }  // all rows of the chunk
-  // Returns the chunk with its id and the checksums of its layers. Call once.
-  //   FailedPrecondition  rows are missing; names the layer.
+  uint64_t bytes() const { return layout_.total_bytes(); }
+  // Returns the chunk with its id and the checksums of its tensors. Call once.
+  //   FailedPrecondition  rows are missing; names the tensor.
   absl::StatusOr<AssembledChunk> Finish();
 
  private:
@@ -59,9 +60,9 @@ class ChunkAssembler {
 
   const Geometry geometry_;
   ChunkInputs inputs_;
-  uint64_t layer_bytes_;
-  std::vector<uint64_t> filled_;       // [layers], bytes
-  std::shared_ptr<std::byte[]> rows_;  // [layers][tokens][row_bytes]
+  const ChunkLayout layout_;
+  std::vector<uint64_t> filled_;       // [tensors], bytes
+  std::shared_ptr<std::byte[]> rows_;  // layout_
 };
 
 }  // namespace ckv

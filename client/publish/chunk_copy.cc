@@ -21,16 +21,16 @@ constexpr Duration kPutTimeout = std::chrono::minutes(1);
 constexpr Duration kQueryTimeout = std::chrono::seconds(10);
 
 // Sends the rows until the holder ends the stream, as it does when it already has them.
-uint64_t WriteRows(grpc::ClientWriterInterface<v1::PutChunkRequest>& writer, uint32_t layers,
+uint64_t WriteRows(grpc::ClientWriterInterface<v1::PutChunkRequest>& writer, uint32_t tensors,
                    const SourceChunk& chunk, const std::function<void(uint64_t)>& on_bytes) {
   v1::PutChunkRequest request;
   uint64_t bytes_sent = 0;
-  for (uint32_t layer = 0; layer < layers; ++layer) {
-    const std::span<const std::byte> rows = chunk.rows(layer);
+  for (uint32_t t = 0; t < tensors; ++t) {
+    const std::span<const std::byte> rows = chunk.rows(t);
     for (size_t offset = 0; offset < rows.size(); offset += kMessageRowsBytesMax) {
       const auto part = rows.subspan(offset, std::min(kMessageRowsBytesMax, rows.size() - offset));
       v1::PutChunkRequest::Rows& message = *request.mutable_rows();
-      message.set_layer(layer);
+      message.set_tensor(t);
       message.set_offset_bytes(offset);
       message.set_rows(part.data(), part.size());
       if (!writer.Write(request)) return bytes_sent;
@@ -51,7 +51,7 @@ uint64_t Put(const HolderCalls& calls, const SourceChunk& chunk, bool with_rows,
   const auto writer = calls.stub.PutChunk(&context, &reply);
   uint64_t bytes_sent = 0;
   if (writer->Write(PutHeader(chunk.info, calls.geometry, calls.tenant)) && with_rows) {
-    bytes_sent = WriteRows(*writer, calls.geometry.layers, chunk, on_bytes);
+    bytes_sent = WriteRows(*writer, calls.geometry.tensor_count(), chunk, on_bytes);
   }
   writer->WritesDone();
   status = HolderError(writer->Finish(), calls.holder, "PutChunk");
@@ -71,7 +71,7 @@ v1::PutChunkRequest PutHeader(const ChunkInfo& info, const Geometry& geometry,
   header.set_position(info.position);
   header.set_token_ids(Int32sToBytes(info.token_ids));
   header.set_extra_keys(EncodeExtraKeys(info.extra_keys));
-  for (const uint64_t checksum : info.layer_checksums) header.add_layer_checksums(checksum);
+  for (const uint64_t checksum : info.tensor_checksums) header.add_tensor_checksums(checksum);
   header.set_tenant(tenant);
   return request;
 }
@@ -99,7 +99,7 @@ absl::StatusOr<ChunkInfo> ReadChunkInfo(const HolderCalls& calls, const ChunkId&
   CKV_ASSIGN_OR_RETURN(info.token_ids,
                        TokenIdsFromBytes("token_ids", reply.token_ids(), kChunkTokenCountMax));
   CKV_ASSIGN_OR_RETURN(info.extra_keys, DecodeExtraKeys(reply.extra_keys(), info.token_ids.size()));
-  info.layer_checksums.assign(reply.layer_checksums().begin(), reply.layer_checksums().end());
+  info.tensor_checksums.assign(reply.tensor_checksums().begin(), reply.tensor_checksums().end());
   return info;
 }
 
@@ -109,7 +109,7 @@ absl::StatusOr<bool> HasChunk(const HolderCalls& calls, const ChunkId& id, uint6
   if (!there.ok()) {
     return Annotate(there.status(), absl::StrFormat("chunk %s", id.ShortHex()));
   }
-  if (DigestOf(there->layer_checksums) != rows_digest) {
+  if (DigestOf(there->tensor_checksums) != rows_digest) {
     return absl::DataLossError(absl::StrFormat(
         "chunk %s: holder %s has other rows under this id: they were made in another way from the "
         "same tokens\n  give the geometry another revision, or drop the corpora that have the "
@@ -122,7 +122,7 @@ absl::StatusOr<bool> HasChunk(const HolderCalls& calls, const ChunkId& id, uint6
 absl::StatusOr<CopyOutcome> CopyChunk(const HolderCalls& calls, const SourceChunk& chunk,
                                       const std::function<void(uint64_t bytes)>& on_bytes) {
   CKV_ASSIGN_OR_RETURN(const bool there,
-                       HasChunk(calls, chunk.info.id, DigestOf(chunk.info.layer_checksums)));
+                       HasChunk(calls, chunk.info.id, DigestOf(chunk.info.tensor_checksums)));
   CopyOutcome outcome;
   absl::Status status;
   if (there) {

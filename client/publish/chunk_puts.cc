@@ -141,7 +141,7 @@ absl::Status Take(const HolderCalls& calls, const Item& item, bool plan_only,
   CopyOutcome outcome;
   if (plan_only) {
     CKV_ASSIGN_OR_RETURN(outcome.found,
-                         HasChunk(calls, chunk.info.id, DigestOf(chunk.info.layer_checksums)));
+                         HasChunk(calls, chunk.info.id, DigestOf(chunk.info.tensor_checksums)));
     outcome.bytes_sent = outcome.found ? 0 : row_bytes;
     Report(observer.on_sent, outcome.bytes_sent);
   } else {
@@ -172,7 +172,7 @@ void Feed(ChunkSource& source, const Placement& placement,
       run.EndChunk();
       return run.Fail(read.status());
     }
-    digests[i] = DigestOf(read->info.layer_checksums);
+    digests[i] = DigestOf(read->info.tensor_checksums);
     // In flight until the last holder's thread lets go of it.
     const std::shared_ptr<const SourceChunk> chunk(new SourceChunk(*std::move(read)),
                                                    [&run](const SourceChunk* done) {

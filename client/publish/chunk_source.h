@@ -18,8 +18,8 @@ namespace ckv {
 // A chunk with its rows, as sent to holders.
 struct SourceChunk {
   ChunkInfo info;
-  // The chunk's rows at a layer; valid while `owned` lives.
-  std::function<std::span<const std::byte>(uint32_t layer)> rows;
+  // The chunk's rows of a tensor; valid while `owned` lives.
+  std::function<std::span<const std::byte>(uint32_t tensor)> rows;
   // The memory that contains the rows. Any thread may release it, which frees the memory.
   std::shared_ptr<const void> owned;
 };
@@ -44,7 +44,7 @@ class ChunkSource {
   const Geometry& geometry() const { return geometry_; }
   const std::vector<PlannedChunk>& chunks() const { return chunks_; }
   uint64_t token_count() const;
-  uint64_t row_bytes() const;  // bytes of all chunks and layers
+  uint64_t row_bytes() const;  // bytes of all chunks and tensors
 
   // The token ids of one chunk, valid while the source exists.
   virtual std::span<const int32_t> TokensOf(uint32_t ordinal) const = 0;

@@ -21,7 +21,8 @@ absl::StatusOr<Geometry> GeometryOf(const WriteTarget& target, const CorpusEnd* 
   CKV_RETURN_IF_ERROR(ValidateGeometry(*target.geometry));
   if (end != nullptr && ModelFingerprint(*target.geometry) != ModelFingerprint(end->geometry)) {
     return absl::FailedPreconditionError(
-        absl::StrFormat("put: corpus '%s' has another geometry than the target", name));
+        absl::StrFormat("put: corpus '%s' has another geometry than the target: %s", name,
+                        DescribeDifference(end->geometry, *target.geometry)));
   }
   return *target.geometry;
 }
@@ -85,10 +86,10 @@ absl::Status CorpusWriter::AddChunk(WriteChunk chunk) {
   return absl::OkStatus();
 }
 
-absl::Status CorpusWriter::AddRows(uint32_t layer, uint64_t offset,
+absl::Status CorpusWriter::AddRows(uint32_t tensor, uint64_t offset,
                                    std::span<const std::byte> rows) {
   if (chunk_ == nullptr) return absl::FailedPreconditionError("put: rows without a chunk");
-  return chunk_->Add(layer, offset, rows);
+  return chunk_->Add(tensor, offset, rows);
 }
 
 absl::Status CorpusWriter::EndChunk() {

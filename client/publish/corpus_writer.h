@@ -65,9 +65,9 @@ class CorpusWriter {
   //   ResourceExhausted   there is no memory.
   //   Errors of `take_quota`.
   absl::Status AddChunk(WriteChunk chunk);
-  // Adds rows of the last chunk, as ChunkAssembler::Add.
+  // Adds rows of a tensor of the last chunk, as ChunkAssembler::Add.
   //   FailedPrecondition  there is no chunk that lacks rows.
-  absl::Status AddRows(uint32_t layer, uint64_t offset, std::span<const std::byte> rows);
+  absl::Status AddRows(uint32_t tensor, uint64_t offset, std::span<const std::byte> rows);
   // Ends the last chunk and publishes all chunks (Publisher::Extend). May be repeated after an
   // error.
   //   FailedPrecondition  rows are missing, or the put is already done.

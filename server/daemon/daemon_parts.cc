@@ -370,7 +370,7 @@ class PinnedRows final : public LocalRows {
  public:
   PinnedRows(const ChunkTable* table, ChunkLocator locator, ChunkPin pin)
       : table_(table), locator_(locator), pin_(std::move(pin)) {}
-  std::span<const std::byte> layer(uint32_t l) const override { return pin_.chunk().layer(l); }
+  std::span<const std::byte> tensor(uint32_t t) const override { return pin_.chunk().tensor(t); }
   bool current() const override { return table_->IsHot(locator_); }
 
  private:

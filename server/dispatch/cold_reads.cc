@@ -152,9 +152,11 @@ absl::Status ColdReads::ReadSelected(Group group, ColdRows& rows) {
     AddSelectedStripes(wanted.indices, file.info().token_count(), &stripes_);
   const size_t missing = cache_->Missing(chunk, ready_->header.layer, stripes_);
   // The last stripe may be shorter; a layer is not.
+  const ChunkLayout layout = file.layout();
+  const uint32_t layer = ready_->header.layer;
   const uint64_t bytes =
-      std::min<uint64_t>(missing * kStripeTokens * file.geometry().row_bytes(), file.layer_bytes());
-  if (!TakeShare(chunk, bytes, file.layer_bytes() * file.geometry().layers)) {
+      std::min<uint64_t>(missing * kStripeTokens * layout.row_bytes(layer), layout.bytes(layer));
+  if (!TakeShare(chunk, bytes, layout.total_bytes())) {
     absl::StatusOr<ChunkPin> pin = store_->Load(chunk);
     if (pin.ok()) {
       rows.Keep(*std::move(pin));

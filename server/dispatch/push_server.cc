@@ -2,7 +2,7 @@
 // chunk. Push then checks the range and the size, and sends the rows:
 //   whole rows         the fabric gathers them from the store. The pin is in sending_ until Reap
 //                      finds that the fabric is done
-//   many tiny layers   copied into the reply slot, because a fabric does not gather so many ranges
+//   many tiny tensors  copied into the reply slot, because a fabric does not gather so many ranges
 //   selected, slices   PushGathered copies them into the reply slot
 // Rows have a checksum unless the fabric shares memory.
 
@@ -25,19 +25,22 @@ namespace {
 using Run = std::span<const std::byte>;
 
 absl::Status CheckRange(const FetchEntry& entry, const Chunk& chunk) {
-  const uint32_t layers = chunk.geometry().layers;
+  const ChunkLayout& layout = chunk.layout();
+  const uint32_t tensors = layout.tensor_count(), begin = entry.tensor_begin;
   const uint32_t tokens = chunk.info().token_count();
-  if (entry.layer_begin > layers || entry.layer_count > layers - entry.layer_begin) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "layers %d + %d, model has %d", entry.layer_begin, entry.layer_count, layers));
+  if (begin >= tensors || entry.tensor_count > tensors - begin) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("tensors %d + %d, chunk has %d", begin, entry.tensor_count, tensors));
   }
+  const uint32_t row_bytes = layout.row_bytes(begin);
+  if (entry.tensor_count > 0 && layout.row_bytes(begin + entry.tensor_count - 1) != row_bytes)
+    return absl::InvalidArgumentError("tensors whose rows have two sizes");
   // There may be more chosen rows than tokens, because one row may be chosen twice.
   if (entry.index_count == 0 &&
       (entry.token_begin > tokens || entry.token_count > tokens - entry.token_begin)) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "tokens %d + %d, chunk has %d", entry.token_begin, entry.token_count, tokens));
   }
-  const uint32_t row_bytes = chunk.geometry().row_bytes();
   if (entry.column_begin + entry.column_bytes > row_bytes) {
     return absl::InvalidArgumentError(absl::StrFormat("bytes %d + %d of each row, rows have %d",
                                                       entry.column_begin, entry.column_bytes,
@@ -46,23 +49,27 @@ absl::Status CheckRange(const FetchEntry& entry, const Chunk& chunk) {
   return absl::OkStatus();
 }
 
-Run RunOf(const Chunk& chunk, const FetchEntry& entry, uint32_t layer) {
-  const uint64_t row_bytes = chunk.geometry().row_bytes();
-  return chunk.layer(entry.layer_begin + layer)
+uint64_t RowBytesOf(const Chunk& chunk, const FetchEntry& entry) {
+  return chunk.layout().row_bytes(entry.tensor_begin);
+}
+
+Run RunOf(const Chunk& chunk, const FetchEntry& entry, uint32_t i) {
+  const uint64_t row_bytes = RowBytesOf(chunk, entry);
+  return chunk.tensor(entry.tensor_begin + i)
       .subspan(entry.token_begin * row_bytes, entry.token_count * row_bytes);
 }
 
 // Returns the checksum of the rows. For whole stripes, it is made of the store's checksums.
 uint32_t Checksum(const Chunk& chunk, const FetchEntry& entry) {
-  const uint64_t row_bytes = chunk.geometry().row_bytes();
+  const uint64_t row_bytes = RowBytesOf(chunk, entry);
   return BodyChecksum(entry, [&](const StripePart& part) {
     const uint32_t stripe = part.token_begin / kStripeTokens;
     if (part.token_begin % kStripeTokens == 0 &&
         (part.token_count == kStripeTokens ||
          part.token_begin + part.token_count == chunk.info().token_count())) {
-      return chunk.stripe_checksums(part.layer)[stripe];
+      return chunk.stripe_checksums(part.tensor)[stripe];
     }
-    return StripeChecksum(chunk.layer(part.layer)
+    return StripeChecksum(chunk.tensor(part.tensor)
                               .subspan(part.token_begin * row_bytes, part.token_count * row_bytes));
   });
 }
@@ -70,7 +77,7 @@ uint32_t Checksum(const Chunk& chunk, const FetchEntry& entry) {
 // Puts the rows behind the header, as one run.
 Run CopyRuns(const Chunk& chunk, const FetchEntry& entry, std::span<std::byte> out) {
   size_t bytes = 0;
-  for (uint32_t i = 0; i < entry.layer_count; ++i) {
+  for (uint32_t i = 0; i < entry.tensor_count; ++i) {
     const Run run = RunOf(chunk, entry, i);
     std::memcpy(out.data() + bytes, run.data(), run.size());
     bytes += run.size();
@@ -82,10 +89,10 @@ Run CopyRuns(const Chunk& chunk, const FetchEntry& entry, std::span<std::byte> o
 // which is about what memory delivers in its latency.
 constexpr uint32_t kGatherAheadRows = 8;
 
-// Puts `count` rows' slices behind one another; row(i) is the i-th row's number in the layer.
-void GatherRows(Run layer, uint64_t row_bytes, const FetchEntry& entry, auto row, std::byte* out) {
+// Puts `count` rows' slices behind one another; row(i) is the i-th row's number in the tensor.
+void GatherRows(Run tensor, uint64_t row_bytes, const FetchEntry& entry, auto row, std::byte* out) {
   const uint64_t width = entry.sent_row_bytes(row_bytes);
-  const std::byte* const slices = layer.data() + entry.column_begin;
+  const std::byte* const slices = tensor.data() + entry.column_begin;
   for (uint32_t i = 0; i < entry.token_count; ++i, out += width) {
     if (entry.token_count - i > kGatherAheadRows) {
       const std::byte* const ahead = slices + row(i + kGatherAheadRows) * row_bytes;
@@ -125,8 +132,7 @@ absl::Status PushServer::Push(const ReadyRequest& ready, const FetchRequest& req
   // Below 2^20 tokens x 2^11 B x 2^9 layers: cannot wrap. There are as many chosen rows as one
   // reply carries.
   const uint64_t body_bytes = uint64_t{entry.token_count} *
-                              entry.sent_row_bytes(chunk.geometry().row_bytes()) *
-                              entry.layer_count;
+                              entry.sent_row_bytes(RowBytesOf(chunk, entry)) * entry.tensor_count;
   const uint32_t body_bytes_max = FetchBodyBytesMax(ready.lane->shape().reply_bytes_max);
   if (body_bytes > body_bytes_max) {
     return absl::InvalidArgumentError(
@@ -140,9 +146,9 @@ absl::Status PushServer::Push(const ReadyRequest& ready, const FetchRequest& req
                        .queue_ns = Saturate32((started - ready.arrived).count())};
   if (entry.gathered()) return PushGathered(ready, request, chunk, reply);
   std::array<Run, kGatherRunCountMax> runs;
-  size_t run_count = body_bytes == 0 ? 0 : entry.layer_count;
+  size_t run_count = body_bytes == 0 ? 0 : entry.tensor_count;
   const std::span<std::byte> slot = ready.lane->reply(ready.slot);
-  // More runs than a fabric gathers are as many tiny layers: copied.
+  // More runs than a fabric gathers are as many tiny tensors: copied.
   const bool copied = run_count > runs.size();
   if (copied) {
     run_count = 1;
@@ -174,20 +180,20 @@ absl::Status PushServer::PushGathered(const ReadyRequest& ready, const FetchRequ
                                       const Chunk& chunk, ReplyHeader reply) {
   const FetchEntry& entry = request.entry;
   CKV_RETURN_IF_ERROR(TakeIndices(request, chunk));
-  const uint64_t row_bytes = chunk.geometry().row_bytes();
+  const uint64_t row_bytes = RowBytesOf(chunk, entry);
   const std::span<std::byte> body =
       ready.lane->reply(ready.slot).subspan(sizeof(ReplyHeader), reply.body_bytes);
-  const uint64_t layer_bytes = entry.token_count * entry.sent_row_bytes(row_bytes);
-  for (uint32_t i = 0; i < entry.layer_count; ++i) {
-    const Run layer = chunk.layer(entry.layer_begin + i);
-    std::byte* const out = body.data() + i * layer_bytes;
+  const uint64_t tensor_bytes = entry.token_count * entry.sent_row_bytes(row_bytes);
+  for (uint32_t i = 0; i < entry.tensor_count; ++i) {
+    const Run tensor = chunk.tensor(entry.tensor_begin + i);
+    std::byte* const out = body.data() + i * tensor_bytes;
     if (indices_.empty()) {
       GatherRows(
-          layer, row_bytes, entry, [&](uint32_t t) { return uint64_t{entry.token_begin} + t; },
+          tensor, row_bytes, entry, [&](uint32_t t) { return uint64_t{entry.token_begin} + t; },
           out);
     } else {
       GatherRows(
-          layer, row_bytes, entry, [&](uint32_t t) { return uint64_t{indices_[t]}; }, out);
+          tensor, row_bytes, entry, [&](uint32_t t) { return uint64_t{indices_[t]}; }, out);
     }
   }
   if (!SharesMemory(ready.lane->kind()))

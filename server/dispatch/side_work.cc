@@ -107,7 +107,7 @@ absl::StatusOr<SideWork::Outcome> SideWork::StartMap(const ReadyRequest& ready, 
     PostError(ready, pin.status(), /*retry_after_us=*/0, *counters_);
     return Outcome::kServed;
   }
-  last_cost_ = pin->chunk().layout().total_bytes * kMapCostPerByte;
+  last_cost_ = pin->chunk().layout().total_bytes() * kMapCostPerByte;
   mapping_.emplace(Mapping{.ready = ready, .chunk = *chunk, .pin = *std::move(pin)});
   lane_ = &lane;
   ++lane.busy;
@@ -148,7 +148,7 @@ void SideWork::End() {
 void SideWork::FinishMap() {
   Mapping& done = *mapping_;
   if (done.copy.ok()) {
-    const int fd = exports_.Insert(done.chunk, done.pin.chunk().layout().total_bytes,
+    const int fd = exports_.Insert(done.chunk, done.pin.chunk().layout().total_bytes(),
                                    *std::move(done.copy), *table_);
     PostMap(done.ready, done.pin.chunk(), fd);
   } else {
@@ -158,22 +158,22 @@ void SideWork::FinishMap() {
 }
 
 void SideWork::PostMap(const ReadyRequest& ready, const Chunk& chunk, int fd) {
-  const MappedLayout layout = ChunkExports::LayoutOf(chunk);
+  const MapReply body = {.bytes = chunk.layout().total_bytes()};
   const std::span<std::byte> slot = ready.lane->reply(ready.slot);
-  if (slot.size() < sizeof(ReplyHeader) + sizeof(layout)) {
+  if (slot.size() < sizeof(ReplyHeader) + sizeof(body)) {
     PostError(ready,
               absl::InvalidArgumentError("the reply of a map does not fit this lane's slots"),
               /*retry_after_us=*/0, *counters_);
     return;
   }
-  std::memcpy(slot.data() + sizeof(ReplyHeader), &layout, sizeof(layout));
+  std::memcpy(slot.data() + sizeof(ReplyHeader), &body, sizeof(body));
   const ReplyHeader reply = {.kind = WireKind::kMap,
                              .request_id = ready.header.request_id,
                              .epoch = ready.header.epoch,
-                             .body_bytes = sizeof(layout),
+                             .body_bytes = sizeof(body),
                              .queue_ns = Saturate32((clock_->Now() - ready.arrived).count())};
   EncodeHeader(reply, slot);
-  constexpr uint32_t kBytes = sizeof(ReplyHeader) + sizeof(layout);
+  constexpr uint32_t kBytes = sizeof(ReplyHeader) + sizeof(body);
   const absl::Status posted = ready.lane->PostWithDescriptor(ready.slot, kBytes, fd);
   // Nothing was posted, and the request still wants its answer.
   if (absl::IsUnimplemented(posted) || absl::IsResourceExhausted(posted)) {

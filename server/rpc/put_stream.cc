@@ -44,7 +44,10 @@ absl::Status PutStream::Take(const v1::PutRequest& message) {
         return absl::InvalidArgumentError(absl::StrFormat("put: %d bytes in one message, limit %d",
                                                           rows.size(), kMessageRowsBytesMax));
       }
-      return writer_->AddRows(message.rows().layer(), message.rows().offset_bytes(),
+      CKV_ASSIGN_OR_RETURN(
+          const uint32_t tensor,
+          TensorOf(writer_->geometry(), message.rows().layer(), message.rows().index_keys()));
+      return writer_->AddRows(tensor, message.rows().offset_bytes(),
                               std::as_bytes(std::span(rows.data(), rows.size())));
     }
     default:

@@ -44,7 +44,7 @@ class PushTargetStub final : public PushTarget {
     Call call(this, deadline);
     CKV_RETURN_IF_ERROR(
         FromGrpc(stub_->GetChunkInfo(&call.context, request, &reply), name_ + ": GetChunkInfo"));
-    return std::vector<uint64_t>(reply.layer_checksums().begin(), reply.layer_checksums().end());
+    return std::vector<uint64_t>(reply.tensor_checksums().begin(), reply.tensor_checksums().end());
   }
 
   absl::Status Put(const ChunkInfo& info, const Geometry& geometry, const std::string& tenant,
@@ -88,22 +88,23 @@ class PushTargetStub final : public PushTarget {
   // Until the target stops listening, which is how it says that it has them, or why not.
   static absl::Status Write(grpc::ClientWriterInterface<v1::PutChunkRequest>& writer,
                             const ChunkRows& rows, uint64_t& bytes_sent) {
-    const uint64_t row_bytes = rows.geometry().row_bytes();
     const uint32_t token_count = rows.info().token_count();
-    // Whole stripes, so that none is read twice from a file.
-    uint32_t step = std::max<uint32_t>(1, static_cast<uint32_t>(kMessageRowsBytesMax / row_bytes));
-    if (step > kStripeTokens) step -= step % kStripeTokens;
     v1::PutChunkRequest request;
-    for (uint32_t layer = 0; layer < rows.geometry().layers; ++layer) {
+    for (uint32_t t = 0; t < rows.geometry().tensor_count(); ++t) {
+      const uint64_t row_bytes = rows.geometry().tensor_row_bytes(t);
+      // Whole stripes, so that none is read twice from a file.
+      uint32_t step =
+          std::max<uint32_t>(1, static_cast<uint32_t>(kMessageRowsBytesMax / row_bytes));
+      if (step > kStripeTokens) step -= step % kStripeTokens;
       for (uint32_t begin = 0; begin < token_count; begin += step) {
         const uint32_t count = std::min(step, token_count - begin);
         v1::PutChunkRequest::Rows& message = *request.mutable_rows();
-        message.set_layer(layer);
+        message.set_tensor(t);
         message.set_offset_bytes(begin * row_bytes);
         std::string& bytes = *message.mutable_rows();
         bytes.resize(count * row_bytes);
         CKV_RETURN_IF_ERROR(rows.Read(
-            layer, begin, count, std::as_writable_bytes(std::span(bytes.data(), bytes.size()))));
+            t, begin, count, std::as_writable_bytes(std::span(bytes.data(), bytes.size()))));
         if (!writer.Write(request)) return absl::OkStatus();
         bytes_sent += bytes.size();
       }

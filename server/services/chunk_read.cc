@@ -12,8 +12,8 @@ namespace {
 
 // Tokens of a message: whole stripes, so that none of a file is read and checked twice. A row has
 // at most 2 KiB, so a stripe always fits.
-uint32_t TokensPerReply(const Geometry& geometry) {
-  const auto tokens = static_cast<uint32_t>(kMessageRowsBytesMax / geometry.row_bytes());
+uint32_t TokensPerReply(uint64_t row_bytes) {
+  const auto tokens = static_cast<uint32_t>(kMessageRowsBytesMax / row_bytes);
   return tokens / kStripeTokens * kStripeTokens;
 }
 static_assert(kMessageRowsBytesMax >= size_t{kStripeTokens} * kRowWidthMax * 2);
@@ -37,17 +37,18 @@ absl::Status ChunkReads::Send(const ChunkId& id, const Geometry& geometry, std::
   CKV_ASSIGN_OR_RETURN(const ChunkLocator locator, holder_.table().Find(id, geometry, tenant));
   CKV_ASSIGN_OR_RETURN(const ChunkRows rows, holder_.store().OpenRows(locator));
   const uint32_t token_count = rows.info().token_count();
-  const uint32_t reply_tokens = TokensPerReply(geometry);
-  const uint64_t row_bytes = geometry.row_bytes();
-  std::vector<std::byte> buffer(std::min(token_count, reply_tokens) * row_bytes);
-  for (uint32_t layer = 0; layer < geometry.layers; ++layer) {
+  std::vector<std::byte> buffer;
+  for (uint32_t t = 0; t < geometry.tensor_count(); ++t) {
+    const uint64_t row_bytes = geometry.tensor_row_bytes(t);
+    const uint32_t reply_tokens = TokensPerReply(row_bytes);
+    buffer.resize(std::min(token_count, reply_tokens) * row_bytes);
     for (uint32_t begin = 0; begin < token_count; begin += reply_tokens) {
       const uint32_t count = std::min(reply_tokens, token_count - begin);
       const auto part = std::span(buffer).first(count * row_bytes);
       CKV_RETURN_IF_ERROR(check_lease());
-      CKV_RETURN_IF_ERROR(rows.Read(layer, begin, count, part));
+      CKV_RETURN_IF_ERROR(rows.Read(t, begin, count, part));
       if (!stream.BeginWait(clock_.Now() + kReadProgressMax)) return ServiceGate::ClosedError();
-      const bool sent = !peer.gone() && peer.send(layer, begin * row_bytes, part);
+      const bool sent = !peer.gone() && peer.send(t, begin * row_bytes, part);
       stream.EndWait();
       if (gate_.closed()) return ServiceGate::ClosedError();
       if (!sent) return absl::CancelledError("read: the caller takes no more rows");

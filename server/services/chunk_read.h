@@ -40,11 +40,11 @@ class ChunkReads {
     // Returns true if the peer no longer waits for the rows: the call was cancelled or its deadline
     // has passed.
     absl::FunctionRef<bool()> gone;
-    // Sends rows of a layer, starting at this byte of the layer. Returns false if the peer is gone.
-    absl::FunctionRef<bool(uint32_t layer, uint64_t offset_bytes, std::span<const std::byte> rows)>
+    // Sends rows of a tensor, starting at this byte of it. Returns false if the peer is gone.
+    absl::FunctionRef<bool(uint32_t tensor, uint64_t offset_bytes, std::span<const std::byte> rows)>
         send;
   };
-  // Sends the rows of a hot or cold chunk, layer by layer, in order. A cold chunk stays cold, and
+  // Sends the rows of a hot or cold chunk, tensor by tensor, in order. A cold chunk stays cold, and
   // rows from its file are checked. The rows are valid only if Run returns OK.
   //   NotFound, FailedPrecondition    as ChunkTable::Find.
   //   Unavailable         there is no live lease, this server drains, or the device fails.

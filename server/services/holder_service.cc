@@ -89,11 +89,12 @@ absl::StatusOr<ChunkInfo> InfoFrom(const v1::PutChunkRequest::Header& header,
       info.token_ids, TokenIdsFromBytes("put: token_ids", header.token_ids(), kChunkTokenCountMax));
   CKV_ASSIGN_OR_RETURN(info.extra_keys,
                        DecodeExtraKeys(header.extra_keys(), info.token_ids.size()));
-  if (header.layer_checksums_size() != static_cast<int>(geometry.layers)) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "put: %d layer checksums for %d layers", header.layer_checksums_size(), geometry.layers));
+  if (header.tensor_checksums_size() != static_cast<int>(geometry.tensor_count())) {
+    return absl::InvalidArgumentError(absl::StrFormat("put: %d tensor checksums for %d tensors",
+                                                      header.tensor_checksums_size(),
+                                                      geometry.tensor_count()));
   }
-  info.layer_checksums.assign(header.layer_checksums().begin(), header.layer_checksums().end());
+  info.tensor_checksums.assign(header.tensor_checksums().begin(), header.tensor_checksums().end());
   return info;
 }
 
@@ -199,7 +200,7 @@ absl::Status HolderServiceImpl::Receive(grpc::ServerContext& context, ServiceGat
                                                         rows.rows().size(), kMessageRowsBytesMax));
     }
     CKV_RETURN_IF_ERROR(
-        put.Write(rows.layer(), rows.offset_bytes(),
+        put.Write(rows.tensor(), rows.offset_bytes(),
                   std::as_bytes(std::span(rows.rows().data(), rows.rows().size()))));
   }
   // A stream that broke looks like one that ended.
@@ -252,7 +253,7 @@ grpc::Status HolderServiceImpl::GetChunkInfo(grpc::ServerContext* /*context*/,
   reply->set_position(info->position);
   reply->set_token_ids(Int32sToBytes(info->token_ids));
   reply->set_extra_keys(EncodeExtraKeys(info->extra_keys));
-  for (const uint64_t checksum : info->layer_checksums) reply->add_layer_checksums(checksum);
+  for (const uint64_t checksum : info->tensor_checksums) reply->add_tensor_checksums(checksum);
   return grpc::Status::OK;
 }
 
@@ -267,8 +268,8 @@ grpc::Status HolderServiceImpl::ReadChunk(grpc::ServerContext* context,
     return ToGrpc(absl::InvalidArgumentError("chunk: the tenant's name is too long"));
   }
   v1::ReadChunkReply reply;
-  const auto send = [&](uint32_t layer, uint64_t offset_bytes, std::span<const std::byte> rows) {
-    reply.set_layer(layer);
+  const auto send = [&](uint32_t tensor, uint64_t offset_bytes, std::span<const std::byte> rows) {
+    reply.set_tensor(tensor);
     reply.set_offset_bytes(offset_bytes);
     reply.set_rows(rows.data(), rows.size());
     return writer->Write(reply);

@@ -82,15 +82,16 @@ TraceContext ThreadsTrace() {
   return trace == nullptr ? TraceContext{} : *trace;
 }
 
-// Sends the rows in messages of at most kMessageRowsBytesMax.
-absl::Status SendRows(const FetchedRows& fetched, uint32_t row_bytes,
+// Sends the rows in messages of at most kMessageRowsBytesMax. `first_layer` is the tensor of layer
+// 0.
+absl::Status SendRows(const FetchedRows& fetched, uint32_t first_layer, uint32_t row_bytes,
                       absl::FunctionRef<absl::Status(const v1::FetchReply&)> write) {
   const auto tokens_max = static_cast<uint32_t>(kMessageRowsBytesMax / row_bytes);
   v1::FetchReply reply;
   for (uint32_t sent = 0; sent < fetched.token_count;) {
     const uint32_t count = std::min(tokens_max, fetched.token_count - sent);
     reply.set_chunk(fetched.chunk);
-    reply.set_layer(fetched.layer);
+    reply.set_layer(fetched.tensor - first_layer);
     reply.set_token_begin(fetched.token_begin + sent);
     reply.set_token_count(count);
     const auto rows = fetched.rows.subspan(size_t{sent} * row_bytes, size_t{count} * row_bytes);
@@ -311,8 +312,16 @@ grpc::Status RequesterServiceImpl::Fetch(grpc::ServerContext* context,
   call.corpus = range->corpus;
   call.chunk_begin = range->chunks.begin;
   call.chunk_end = range->chunks.end;
-  call.layer_begin = request->layer_begin();
-  call.layer_end = request->layer_end() == 0 ? geometry.layers : request->layer_end();
+  const uint32_t layer_end = request->layer_end() == 0 ? geometry.layers : request->layer_end();
+  const auto tensor = TensorOf(geometry, request->layer_begin(), request->index_keys());
+  if (!tensor.ok()) return ToGrpc(tensor.status());
+  const uint32_t first_layer = *tensor - request->layer_begin();  // the tensor of its rows or keys
+  if (layer_end > geometry.layers) {
+    return ToGrpc(absl::InvalidArgumentError(absl::StrFormat(
+        "fetch: layers %d to %d of %d", request->layer_begin(), layer_end, geometry.layers)));
+  }
+  call.tensor_begin = *tensor;
+  call.tensor_end = first_layer + layer_end;
   call.trace = ThreadsTrace();
   call.deadline = deadline;
   if (request->has_position()) call.position = request->position();
@@ -320,7 +329,7 @@ grpc::Status RequesterServiceImpl::Fetch(grpc::ServerContext* context,
     return Write(reply, *entry, gate_, *writer);
   };
   const auto send = [&](const FetchedRows& rows) {
-    return SendRows(rows, geometry.row_bytes(), write);
+    return SendRows(rows, first_layer, geometry.tensor_row_bytes(rows.tensor), write);
   };
   return Answered(*context, WithTimeGiven(requester_.Fetch(call, send), given));
 }

@@ -20,15 +20,16 @@ bool Same(ChunkLocator a, ChunkLocator b) {
   return a.slot == b.slot && a.generation == b.generation;
 }
 
-absl::Status CopyLayers(const Chunk& chunk, std::byte* to, const std::atomic<bool>& stop) {
-  for (uint32_t layer = 0; layer < chunk.geometry().layers; ++layer) {
+absl::Status CopyTensors(const Chunk& chunk, std::byte* to, const std::atomic<bool>& stop) {
+  for (uint32_t t = 0; t < chunk.layout().tensor_count(); ++t) {
     if (stop.load(std::memory_order_relaxed)) return absl::CancelledError("the holder stops");
-    const std::span<const std::byte> rows = chunk.layer(layer);
-    std::byte* const copy = to + layer * chunk.layout().layer_stride_bytes;
+    const std::span<const std::byte> rows = chunk.tensor(t);
+    std::byte* const copy = to + chunk.layout().begin(t);
     std::memcpy(copy, rows.data(), rows.size());
-    if (ChecksumOf({copy, rows.size()}) == chunk.info().layer_checksums[layer]) continue;
-    return absl::DataLossError(absl::StrFormat(
-        "chunk %s: the rows of layer %d are not what was put", chunk.info().id.ToHex(), layer));
+    if (ChecksumOf({copy, rows.size()}) == chunk.info().tensor_checksums[t]) continue;
+    return absl::DataLossError(absl::StrFormat("chunk %s: the rows of %s are not what was put",
+                                               chunk.info().id.ToHex(),
+                                               chunk.geometry().TensorName(t)));
   }
   return absl::OkStatus();
 }
@@ -44,15 +45,15 @@ int ChunkExports::Find(ChunkLocator chunk) {
 }
 
 absl::Status ChunkExports::CheckRoom(const Chunk& chunk) const {
-  if (chunk.layout().total_bytes <= bytes_max_) return absl::OkStatus();
+  if (chunk.layout().total_bytes() <= bytes_max_) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrFormat("a chunk of %d bytes, this holder keeps %d bytes of chunks to hand over "
                       "(map_bytes_max): fetch its rows instead",
-                      chunk.layout().total_bytes, bytes_max_));
+                      chunk.layout().total_bytes(), bytes_max_));
 }
 
 absl::StatusOr<UniqueFd> ChunkExports::Make(const Chunk& chunk, const std::atomic<bool>& stop) {
-  const size_t bytes = chunk.layout().total_bytes;
+  const size_t bytes = chunk.layout().total_bytes();
   UniqueFd fd(memfd_create("ckv-chunk", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid() || ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
     return ErrnoStatus("memory file of a chunk");
@@ -60,7 +61,7 @@ absl::StatusOr<UniqueFd> ChunkExports::Make(const Chunk& chunk, const std::atomi
   void* const base =
       mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd.get(), 0);
   if (base == MAP_FAILED) return ErrnoStatus("mapping of a chunk's memory file");
-  absl::Status copied = CopyLayers(chunk, static_cast<std::byte*>(base), stop);
+  absl::Status copied = CopyTensors(chunk, static_cast<std::byte*>(base), stop);
   munmap(base, bytes);  // a file with a writable mapping cannot be sealed
   CKV_RETURN_IF_ERROR(copied);
   if (fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) return ErrnoStatus("sealing a memory file");
@@ -80,14 +81,6 @@ int ChunkExports::Insert(ChunkLocator chunk, uint64_t bytes, UniqueFd fd, const 
   bytes_ += bytes;
   exports_.push_front({chunk, bytes, std::move(fd)});
   return exports_.front().fd.get();
-}
-
-MappedLayout ChunkExports::LayoutOf(const Chunk& chunk) {
-  const ChunkLayout& layout = chunk.layout();
-  return {.total_bytes = layout.total_bytes,
-          .layer_bytes = layout.layer_bytes,
-          .layer_stride_bytes = layout.layer_stride_bytes,
-          .layers = chunk.geometry().layers};
 }
 
 }  // namespace ckv

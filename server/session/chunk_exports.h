@@ -41,7 +41,7 @@ class ChunkExports {
 
   // Makes a sealed copy and checks it against the chunk's checksums. Takes tens of milliseconds.
   //   ResourceExhausted   there is no memory or no descriptor.
-  //   DataLoss            a layer's rows do not match their checksum.
+  //   DataLoss            a tensor's rows do not match their checksum.
   //   Cancelled           `stop` was set.
   static absl::StatusOr<UniqueFd> Make(const Chunk& chunk, const std::atomic<bool>& stop);
 
@@ -50,8 +50,6 @@ class ChunkExports {
   // one fits.
   int Insert(ChunkLocator chunk, uint64_t bytes, UniqueFd fd, const ChunkTable& table);
 
-  // Returns the layout of a copy of the chunk, for the peer.
-  static MappedLayout LayoutOf(const Chunk& chunk);
   // Returns the size of all copies.
   uint64_t bytes() const { return bytes_; }
 

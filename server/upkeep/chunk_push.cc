@@ -87,7 +87,7 @@ absl::StatusOr<bool> ChunkPush::IsThere(const ChunkInfo& info, Instant deadline)
   const auto present = target_.Query(info.id, order_.geometry, order_.tenant, deadline);
   if (absl::IsNotFound(present.status())) return false;
   if (!present.ok()) return present.status();
-  if (*present != info.layer_checksums) {
+  if (*present != info.tensor_checksums) {
     return absl::DataLossError(
         "the other holder has other rows under this id: drop it there, and find out which is "
         "right");

@@ -38,8 +38,8 @@ class PushTarget {
  public:
   virtual ~PushTarget() = default;
 
-  // Returns the layer checksums of the chunk at the target. Errors as HolderService.GetChunkInfo in
-  // proto/ckv/v1/holder.proto.
+  // Returns the tensor checksums of the chunk at the target. Errors as HolderService.GetChunkInfo
+  // in proto/ckv/v1/holder.proto.
   virtual absl::StatusOr<std::vector<uint64_t>> Query(const ChunkId& id, const Geometry& geometry,
                                                       const std::string& tenant,
                                                       Instant deadline) = 0;

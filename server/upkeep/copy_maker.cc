@@ -180,7 +180,7 @@ void CopyMaker::SendReports() {
 }
 
 absl::StatusOr<uint64_t> CopyMaker::Make(const CopyOrder& order) {
-  const uint64_t bytes = LayOutChunk(order.geometry, order.chunk.token_count).total_bytes;
+  const uint64_t bytes = ChunkLayout(order.geometry, order.chunk.token_count).total_bytes();
   const std::chrono::duration<double> paced(4.0 * static_cast<double>(bytes) /
                                             static_cast<double>(options_.bytes_per_second));
   const Instant deadline =
@@ -225,11 +225,11 @@ absl::StatusOr<uint64_t> CopyMaker::MakeFrom(const Member& holder, const CopyOrd
   }
   CKV_RETURN_IF_ERROR(put.status());
   uint64_t bytes = 0;
-  const auto take = [&](uint32_t layer, uint64_t offset_bytes, std::span<const std::byte> rows) {
+  const auto take = [&](uint32_t tensor, uint64_t offset_bytes, std::span<const std::byte> rows) {
     if (!pacer_.Acquire(rows.size(), deadline))
       return absl::DeadlineExceededError("the copy takes too long, or this holder ends");
     bytes += rows.size();
-    return put->Write(layer, offset_bytes, rows);
+    return put->Write(tensor, offset_bytes, rows);
   };
   CKV_RETURN_IF_ERROR(source_.ReadRows(holder, order, take, deadline));
   absl::Status finished = (*std::move(put)).Finish();

@@ -33,8 +33,8 @@ namespace ckv {
 // results are from peers and not trusted.
 class CopySource {
  public:
-  // Takes a piece of a layer's rows. Return an error to end the read.
-  using TakeRows = absl::FunctionRef<absl::Status(uint32_t layer, uint64_t offset_bytes,
+  // Takes a piece of a tensor's rows. Return an error to end the read.
+  using TakeRows = absl::FunctionRef<absl::Status(uint32_t tensor, uint64_t offset_bytes,
                                                   std::span<const std::byte> rows)>;
   virtual ~CopySource() = default;
 

@@ -127,7 +127,7 @@ absl::Status CopyStub::ReadRows(const Member& holder, const CopyOrder& order, Ta
   v1::ReadChunkReply part;
   absl::Status taken;
   while (taken.ok() && reader->Read(&part)) {
-    taken = take(part.layer(), part.offset_bytes(),
+    taken = take(part.tensor(), part.offset_bytes(),
                  std::as_bytes(std::span(part.rows().data(), part.rows().size())));
   }
   if (!taken.ok()) context.TryCancel();

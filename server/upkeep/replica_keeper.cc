@@ -94,7 +94,7 @@ absl::StatusOr<ReplicaReport> ReplicaKeeper::Replicate(const ReplicaCall& call) 
   }
   uint64_t bytes = 0;
   for (const uint32_t i : call.chunks) {
-    bytes += LayOutChunk(call.corpus->geometry, call.corpus->chunks[i].token_count).total_bytes;
+    bytes += ChunkLayout(call.corpus->geometry, call.corpus->chunks[i].token_count).total_bytes();
   }
   if (bytes > options_.replica_bytes_max) {
     return absl::ResourceExhaustedError(absl::StrFormat(
@@ -131,7 +131,7 @@ absl::Status ReplicaKeeper::CopyAll(Job& job) {
 
 absl::Status ReplicaKeeper::CopyOne(Job& job, const ChunkPlacement& chunk, uint32_t ordinal) {
   const Corpus& corpus = *job.call.corpus;
-  const uint64_t bytes = LayOutChunk(corpus.geometry, chunk.token_count).total_bytes;
+  const uint64_t bytes = ChunkLayout(corpus.geometry, chunk.token_count).total_bytes();
   if (store_->table().Find(chunk.id, corpus.geometry, corpus.tenant).ok()) {
     absl::MutexLock lock(&mu_);
     NoteLocked(job, chunk.id, /*own=*/false, bytes);
@@ -227,10 +227,11 @@ absl::Status ReplicaKeeper::FetchInto(const Job& job, uint32_t ordinal, ChunkWri
   call.corpus = job.call.corpus;
   call.chunk_begin = ordinal;
   call.chunk_end = ordinal + 1;
-  call.layer_end = geometry.layers;
+  call.tensor_end = geometry.tensor_count();
   call.deadline = job.call.deadline;
   return requester_->Fetch(call, [&](const FetchedRows& rows) {
-    return writer.Write(rows.layer, uint64_t{rows.token_begin} * geometry.row_bytes(), rows.rows);
+    const uint64_t row_bytes = geometry.tensor_row_bytes(rows.tensor);
+    return writer.Write(rows.tensor, rows.token_begin * row_bytes, rows.rows);
   });
 }
 

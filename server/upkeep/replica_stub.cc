@@ -66,12 +66,12 @@ absl::StatusOr<ChunkInfo> ChunkInfoStub::GetChunkInfo(const Member& holder, cons
   CKV_ASSIGN_OR_RETURN(info.token_ids,
                        TokenIdsFromBytes("token_ids", reply.token_ids(), kChunkTokenCountMax));
   CKV_ASSIGN_OR_RETURN(info.extra_keys, DecodeExtraKeys(reply.extra_keys(), info.token_ids.size()));
-  if (reply.layer_checksums_size() != static_cast<int>(geometry.layers)) {
-    return absl::InvalidArgumentError(absl::StrFormat("%s: %d layer checksums for %d layers",
-                                                      context_text, reply.layer_checksums_size(),
-                                                      geometry.layers));
+  if (reply.tensor_checksums_size() != static_cast<int>(geometry.tensor_count())) {
+    return absl::InvalidArgumentError(absl::StrFormat("%s: %d tensor checksums for %d tensors",
+                                                      context_text, reply.tensor_checksums_size(),
+                                                      geometry.tensor_count()));
   }
-  info.layer_checksums.assign(reply.layer_checksums().begin(), reply.layer_checksums().end());
+  info.tensor_checksums.assign(reply.tensor_checksums().begin(), reply.tensor_checksums().end());
   return info;
 }
 

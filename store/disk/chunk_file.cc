@@ -36,11 +36,11 @@ struct RawPrefix {
   uint8_t parent[32];
   uint64_t position;
   uint32_t token_count;
-  uint32_t layers;
-  uint32_t row_bytes;
+  uint32_t tensors;
+  uint32_t zero;
   uint16_t geometry_bytes;
   uint16_t tenant_bytes;
-  uint64_t layer_stride_bytes;
+  uint64_t tensor_bytes;
   uint64_t file_bytes;
   uint64_t header_checksum;
 };
@@ -52,19 +52,19 @@ constexpr uint64_t RoundUp(uint64_t bytes, uint64_t to) { return (bytes + to - 1
 
 // The offsets of the header's parts. Counts within their limits cannot wrap.
 struct HeaderLayout {
-  uint64_t tenant = 0, verification_tag = 0, keys = 0, token_ids = 0, layer_checksums = 0;
+  uint64_t tenant = 0, verification_tag = 0, keys = 0, token_ids = 0, tensor_checksums = 0;
   uint64_t stripe_checksums = 0, header_bytes = 0;
 
   // `keys_bytes` is the size of the extra keys, 0 if there are none.
   HeaderLayout(uint64_t geometry_bytes, uint64_t tenant_bytes, uint64_t keys_bytes,
-               uint32_t token_count, uint32_t layers) {
+               uint32_t token_count, uint32_t tensors) {
     tenant = kChunkFilePrefixBytes + RoundUp(geometry_bytes, 8);
     verification_tag = tenant + RoundUp(tenant_bytes, 8);
     keys = verification_tag + sizeof(VerificationTag);
     token_ids = keys + RoundUp(sizeof(uint32_t) + keys_bytes, 8);
-    layer_checksums = token_ids + RoundUp(uint64_t{token_count} * 4, 8);
-    stripe_checksums = layer_checksums + uint64_t{layers} * 8;
-    const uint64_t end = stripe_checksums + uint64_t{layers} * StripeCount(token_count) * 8;
+    tensor_checksums = token_ids + RoundUp(uint64_t{token_count} * 4, 8);
+    stripe_checksums = tensor_checksums + uint64_t{tensors} * 8;
+    const uint64_t end = stripe_checksums + uint64_t{tensors} * StripeCount(token_count) * 8;
     header_bytes = RoundUp(end, kChunkFileAlignment);
   }
 };
@@ -86,18 +86,16 @@ absl::Status Damaged(std::string_view what) {
 }
 
 absl::Status CheckPrefix(const ChunkFilePrefix& p) {
-  if (p.token_count > kChunkTokenCountMax || p.layers == 0 || p.layers > kLayerCountMax ||
-      p.row_bytes == 0 || p.row_bytes > kRowWidthMax * 2 ||
+  if (p.token_count > kChunkTokenCountMax || p.tensors == 0 || p.tensors > kChunkTensorCountMax ||
       p.geometry_bytes > kChunkFileGeometryBytesMax || p.tenant_bytes > kCorpusNameBytesMax ||
       p.position > kPositionMax) {
     return Damaged(absl::StrFormat(
-        "%d tokens x %d layers of %d bytes at %d, geometry of %d bytes, tenant of %d: "
-        "beyond the limits",
-        p.token_count, p.layers, p.row_bytes, p.position, p.geometry_bytes, p.tenant_bytes));
+        "%d tokens x %d tensors at %d, geometry of %d bytes, tenant of %d: beyond the limits",
+        p.token_count, p.tensors, p.position, p.geometry_bytes, p.tenant_bytes));
   }
   // The size of the extra keys is in the header. Here it is only bounded; TakeKeys checks it.
   const auto header_bytes = [&p](uint64_t keys_bytes) {
-    return HeaderLayout(p.geometry_bytes, p.tenant_bytes, keys_bytes, p.token_count, p.layers)
+    return HeaderLayout(p.geometry_bytes, p.tenant_bytes, keys_bytes, p.token_count, p.tensors)
         .header_bytes;
   };
   const uint64_t least = header_bytes(0);
@@ -107,18 +105,19 @@ absl::Status CheckPrefix(const ChunkFilePrefix& p) {
     return Damaged(
         absl::StrFormat("a header of %d bytes, its counts make %d", p.header_bytes, least));
   }
-  const uint64_t stride = RoundUp(uint64_t{p.token_count} * p.row_bytes, Arena::kAlignment);
-  if (p.layer_stride_bytes != stride || p.file_bytes != p.header_bytes + p.layers * stride) {
-    return Damaged(absl::StrFormat("%d bytes a layer and %d in all contradict its counts",
-                                   p.layer_stride_bytes, p.file_bytes));
+  const uint64_t tensor_bytes_max =
+      p.tensors * RoundUp(uint64_t{p.token_count} * kRowWidthMax * 2, ChunkLayout::kAlignment);
+  if (p.tensor_bytes > tensor_bytes_max || p.file_bytes != p.header_bytes + p.tensor_bytes) {
+    return Damaged(absl::StrFormat("%d bytes of rows and %d in all contradict its counts",
+                                   p.tensor_bytes, p.file_bytes));
   }
   return absl::OkStatus();
 }
 
 HeaderLayout LayoutOf(const ChunkInfo& info, size_t geometry_bytes, std::string_view tenant,
-                      uint32_t layers) {
+                      uint32_t tensors) {
   return HeaderLayout(geometry_bytes, tenant.size(), EncodeExtraKeys(info.extra_keys).size(),
-                      info.token_count(), layers);
+                      info.token_count(), tensors);
 }
 
 // Decodes the extra keys, and returns their size in bytes. `bytes` must have the length that the
@@ -126,11 +125,11 @@ HeaderLayout LayoutOf(const ChunkInfo& info, size_t geometry_bytes, std::string_
 absl::StatusOr<uint32_t> TakeKeys(const ChunkFilePrefix& prefix, std::span<const std::byte> bytes,
                                   ExtraKeys& keys) {
   const HeaderLayout least(prefix.geometry_bytes, prefix.tenant_bytes, 0, prefix.token_count,
-                           prefix.layers);
+                           prefix.tensors);
   uint32_t keys_bytes;
   std::memcpy(&keys_bytes, bytes.data() + least.keys, sizeof(keys_bytes));
   const HeaderLayout layout(prefix.geometry_bytes, prefix.tenant_bytes, keys_bytes,
-                            prefix.token_count, prefix.layers);
+                            prefix.token_count, prefix.tensors);
   if (keys_bytes > kExtraKeysBytesMax || layout.header_bytes != prefix.header_bytes)
     return Damaged(absl::StrFormat("extra keys of %d bytes in a header of %d", keys_bytes,
                                    prefix.header_bytes));
@@ -145,16 +144,16 @@ absl::StatusOr<uint32_t> TakeKeys(const ChunkFilePrefix& prefix, std::span<const
 
 }  // namespace
 
-std::span<const uint64_t> ChunkFileHeader::stripes(uint32_t layer) const {
+std::span<const uint64_t> ChunkFileHeader::stripes(uint32_t tensor) const {
   const size_t count = StripeCount(info.token_count());
-  assert(layer < geometry.layers);
-  return std::span(stripe_checksums).subspan(layer * count, count);
+  assert(tensor < geometry.tensor_count());
+  return std::span(stripe_checksums).subspan(tensor * count, count);
 }
 
 uint32_t ChunkFileHeaderBytes(const ChunkInfo& info, const Geometry& geometry,
                               std::string_view tenant) {
   const HeaderLayout layout =
-      LayoutOf(info, EncodeGeometry(geometry).dump().size(), tenant, geometry.layers);
+      LayoutOf(info, EncodeGeometry(geometry).dump().size(), tenant, geometry.tensor_count());
   return static_cast<uint32_t>(layout.header_bytes);
 }
 
@@ -164,12 +163,13 @@ std::vector<std::byte> EncodeChunkFileHeader(const ChunkInfo& info, const Geomet
   const std::string json = EncodeGeometry(geometry).dump();
   CKV_CHECK(json.size() <= kChunkFileGeometryBytesMax);
   CKV_CHECK(tenant.size() <= kCorpusNameBytesMax);
-  CKV_CHECK(info.layer_checksums.size() == geometry.layers);
-  CKV_CHECK(stripe_checksums.size() == size_t{geometry.layers} * StripeCount(info.token_count()));
-  const ChunkLayout rows = LayOutChunk(geometry, info.token_count());
+  const ChunkLayout rows(geometry, info.token_count());
+  CKV_CHECK(info.tensor_checksums.size() == rows.tensor_count());
+  CKV_CHECK(stripe_checksums.size() ==
+            size_t{rows.tensor_count()} * StripeCount(info.token_count()));
   const std::string keys = EncodeExtraKeys(info.extra_keys);
   const auto keys_bytes = static_cast<uint32_t>(keys.size());
-  const HeaderLayout layout = LayoutOf(info, json.size(), tenant, geometry.layers);
+  const HeaderLayout layout = LayoutOf(info, json.size(), tenant, geometry.tensor_count());
   RawPrefix raw = {};
   std::memcpy(raw.magic, kChunkFileMagic.data(), sizeof(raw.magic));
   raw.version = kChunkFileVersion;
@@ -178,12 +178,11 @@ std::vector<std::byte> EncodeChunkFileHeader(const ChunkInfo& info, const Geomet
   std::memcpy(raw.parent, &info.parent, sizeof(raw.parent));
   raw.position = info.position;
   raw.token_count = info.token_count();
-  raw.layers = geometry.layers;
-  raw.row_bytes = geometry.row_bytes();
+  raw.tensors = rows.tensor_count();
   raw.geometry_bytes = static_cast<uint16_t>(json.size());
   raw.tenant_bytes = static_cast<uint16_t>(tenant.size());
-  raw.layer_stride_bytes = rows.layer_stride_bytes;
-  raw.file_bytes = layout.header_bytes + rows.total_bytes;
+  raw.tensor_bytes = rows.total_bytes();
+  raw.file_bytes = layout.header_bytes + rows.total_bytes();
   std::vector<std::byte> header(layout.header_bytes);
   const auto put = [&](uint64_t at, const void* from, size_t bytes) {
     if (bytes > 0) std::memcpy(header.data() + at, from, bytes);
@@ -195,7 +194,7 @@ std::vector<std::byte> EncodeChunkFileHeader(const ChunkInfo& info, const Geomet
   put(layout.keys, &keys_bytes, sizeof(keys_bytes));
   put(layout.keys + sizeof(keys_bytes), keys.data(), keys.size());
   put(layout.token_ids, info.token_ids.data(), info.token_ids.size() * 4);
-  put(layout.layer_checksums, info.layer_checksums.data(), info.layer_checksums.size() * 8);
+  put(layout.tensor_checksums, info.tensor_checksums.data(), info.tensor_checksums.size() * 8);
   put(layout.stripe_checksums, stripe_checksums.data(), stripe_checksums.size() * 8);
   put(0, &raw, sizeof(raw));
   raw.header_checksum = HeaderChecksum(header);
@@ -217,17 +216,17 @@ absl::StatusOr<ChunkFilePrefix> DecodeChunkFilePrefix(std::span<const std::byte>
   }
   if (raw.version != kChunkFileVersion)
     return Damaged(absl::StrFormat("version %d is none", raw.version));
+  if (raw.zero != 0) return Damaged(absl::StrFormat("%d where zero is due", raw.zero));
   ChunkFilePrefix prefix;
   prefix.header_bytes = raw.header_bytes;
   std::memcpy(&prefix.id, raw.id, sizeof(raw.id));
   std::memcpy(&prefix.parent, raw.parent, sizeof(raw.parent));
   prefix.position = raw.position;
   prefix.token_count = raw.token_count;
-  prefix.layers = raw.layers;
-  prefix.row_bytes = raw.row_bytes;
+  prefix.tensors = raw.tensors;
   prefix.geometry_bytes = raw.geometry_bytes;
   prefix.tenant_bytes = raw.tenant_bytes;
-  prefix.layer_stride_bytes = raw.layer_stride_bytes;
+  prefix.tensor_bytes = raw.tensor_bytes;
   prefix.file_bytes = raw.file_bytes;
   prefix.header_checksum = raw.header_checksum;
   CKV_RETURN_IF_ERROR(CheckPrefix(prefix));
@@ -247,7 +246,7 @@ absl::StatusOr<ChunkFileHeader> DecodeChunkFileHeader(const ChunkFilePrefix& pre
   ChunkFileHeader header;
   CKV_ASSIGN_OR_RETURN(const uint32_t keys_bytes, TakeKeys(prefix, bytes, header.info.extra_keys));
   const HeaderLayout layout(prefix.geometry_bytes, prefix.tenant_bytes, keys_bytes,
-                            prefix.token_count, prefix.layers);
+                            prefix.token_count, prefix.tensors);
   header.prefix = prefix;
   const std::string_view json(reinterpret_cast<const char*>(bytes.data()) + kChunkFilePrefixBytes,
                               prefix.geometry_bytes);
@@ -270,13 +269,14 @@ absl::StatusOr<ChunkFileHeader> DecodeChunkFileHeader(const ChunkFilePrefix& pre
   std::memcpy(header.info.verification_tag.bytes.data(), bytes.data() + layout.verification_tag,
               sizeof(VerificationTag));
   take(layout.token_ids, header.info.token_ids, prefix.token_count);
-  take(layout.layer_checksums, header.info.layer_checksums, prefix.layers);
+  take(layout.tensor_checksums, header.info.tensor_checksums, prefix.tensors);
   take(layout.stripe_checksums, header.stripe_checksums,
-       size_t{prefix.layers} * StripeCount(prefix.token_count));
-  if (header.geometry.layers != prefix.layers || header.geometry.row_bytes() != prefix.row_bytes) {
-    return Damaged(absl::StrFormat("%d layers of %d bytes a row, its geometry has %d of %d",
-                                   prefix.layers, prefix.row_bytes, header.geometry.layers,
-                                   header.geometry.row_bytes()));
+       size_t{prefix.tensors} * StripeCount(prefix.token_count));
+  const ChunkLayout rows(header.geometry, prefix.token_count);
+  if (rows.tensor_count() != prefix.tensors || rows.total_bytes() != prefix.tensor_bytes) {
+    return Damaged(absl::StrFormat("%d tensors of %d bytes, its geometry has %d of %d",
+                                   prefix.tensors, prefix.tensor_bytes, rows.tensor_count(),
+                                   rows.total_bytes()));
   }
   if (absl::Status status = ValidateChunkInfo(header.info, header.geometry); !status.ok())
     return Damaged(std::string(status.message()));
@@ -296,21 +296,21 @@ absl::StatusOr<ChunkFileHeader> ReadChunkFileHeader(File& file) {
   return DecodeChunkFileHeader(prefix, bytes);
 }
 
-absl::Status CheckStripe(const ChunkFileHeader& header, uint32_t layer, uint32_t stripe,
+absl::Status CheckStripe(const ChunkFileHeader& header, uint32_t tensor, uint32_t stripe,
                          std::span<const std::byte> rows) {
-  if (StripeChecksum(rows) == header.stripes(layer)[stripe]) return absl::OkStatus();
-  return absl::DataLossError(
-      absl::StrFormat("chunk %s: layer %d, tokens from %d on disk: their checksum is not theirs",
-                      header.info.id.ShortHex(), layer, stripe * kStripeTokens));
+  if (StripeChecksum(rows) == header.stripes(tensor)[stripe]) return absl::OkStatus();
+  return absl::DataLossError(absl::StrFormat(
+      "chunk %s: %s, tokens from %d on disk: their checksum is not theirs",
+      header.info.id.ShortHex(), header.geometry.TensorName(tensor), stripe * kStripeTokens));
 }
 
-absl::Status CheckPadding(const ChunkFileHeader& header, uint32_t layer,
+absl::Status CheckPadding(const ChunkFileHeader& header, uint32_t tensor,
                           std::span<const std::byte> padding) {
   if (std::all_of(padding.begin(), padding.end(), [](std::byte b) { return b == std::byte{0}; }))
     return absl::OkStatus();
   return absl::DataLossError(
-      absl::StrFormat("chunk %s: layer %d on disk: bytes after its rows are not zero",
-                      header.info.id.ShortHex(), layer));
+      absl::StrFormat("chunk %s: %s on disk: bytes after its rows are not zero",
+                      header.info.id.ShortHex(), header.geometry.TensorName(tensor)));
 }
 
 }  // namespace ckv

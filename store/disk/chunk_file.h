@@ -11,12 +11,12 @@
 //       48     32  parent; zero means the chunk starts a chain
 //       80      8  position of the first token
 //       88      4  token_count
-//       92      4  layers
-//       96      4  row_bytes
+//       92      4  tensors
+//       96      4  zero
 //      100      2  geometry_bytes
 //      102      2  tenant_bytes
-//      104      8  layer_stride_bytes: token_count x row_bytes, rounded up to 64
-//      112      8  file_bytes: header_bytes + layers x layer_stride_bytes, the whole file
+//      104      8  tensor_bytes: of all tensors with their padding (proto/chunk_layout.h)
+//      112      8  file_bytes: header_bytes + tensor_bytes, the whole file
 //      120      8  header_checksum: of bytes [0, header_bytes), taken as if these 8 were zero
 //      128         geometry, as JSON (store/formats/geometry_json.h), padded with zeros to 8
 //                  tenant for which the chunk was put, padded with zeros to 8; no bytes mean
@@ -25,15 +25,16 @@
 //                  extra keys: their size as u32, which may be 0, then EncodeExtraKeys
 //                  (proto/extra_keys.h), padded with zeros to 8
 //                  token ids, i32 [token_count], padded with zeros to 8
-//                  layer checksums, u64 [layers]: of token_count x row_bytes each
-//                  stripe checksums, u64 [layers][StripeCount(token_count)] (proto/base/stripe.h)
+//                  tensor checksums, u64 [tensors]: of token_count rows each
+//                  stripe checksums, u64 [tensors][StripeCount(token_count)]
+//                  (proto/base/stripe.h)
 //                  zeros up to header_bytes
-//   header_bytes   rows [layer][token][row], each layer padded with zeros to its stride, as in
-//                  memory (ChunkLayout): a chunk is one transfer from its file to its extent
+//   header_bytes   tensors as in memory (ChunkLayout): a chunk is one transfer from its file to
+//                  its extent
 //
 // Every byte of a file is checked: the header and the rows of each stripe by checksums, and the
 // padding for zeros. A stripe, 36 KiB of 1152-byte rows, can thus be checked without the others.
-// The layer checksums are those with which the chunk was put; they show whether two puts have the
+// The tensor checksums are those with which the chunk was put; they show whether two puts have the
 // same rows.
 
 #pragma once
@@ -70,11 +71,10 @@ struct ChunkFilePrefix {
   ChunkId parent;
   uint64_t position = 0;
   uint32_t token_count = 0;
-  uint32_t layers = 0;
-  uint32_t row_bytes = 0;
+  uint32_t tensors = 0;
   uint16_t geometry_bytes = 0;
   uint16_t tenant_bytes = 0;
-  uint64_t layer_stride_bytes = 0;
+  uint64_t tensor_bytes = 0;
   uint64_t file_bytes = 0;
   uint64_t header_checksum = 0;
 };
@@ -85,15 +85,15 @@ struct ChunkFileHeader {
   ChunkInfo info;
   Geometry geometry;
   std::string tenant;
-  std::vector<uint64_t> stripe_checksums;  // [layers][StripeCount]
+  std::vector<uint64_t> stripe_checksums;  // [tensors][StripeCount]
 
-  ChunkLayout layout() const { return LayOutChunk(geometry, info.token_count()); }
-  // Returns the stripe checksums of one layer.
-  std::span<const uint64_t> stripes(uint32_t layer) const;
+  ChunkLayout layout() const { return {geometry, info.token_count()}; }
+  // Returns the stripe checksums of one tensor.
+  std::span<const uint64_t> stripes(uint32_t tensor) const;
 };
 
 // Returns the header of a chunk's file, padding included. `stripe_checksums` are
-// Chunk::stripe_checksums of all layers; `tenant` has at most kCorpusNameBytesMax bytes.
+// Chunk::stripe_checksums of all tensors; `tenant` has at most kCorpusNameBytesMax bytes.
 std::vector<std::byte> EncodeChunkFileHeader(const ChunkInfo& info, const Geometry& geometry,
                                              std::string_view tenant,
                                              std::span<const uint64_t> stripe_checksums);
@@ -108,7 +108,7 @@ uint32_t ChunkFileHeaderBytes(const ChunkInfo& info, const Geometry& geometry,
 absl::StatusOr<ChunkFilePrefix> DecodeChunkFilePrefix(std::span<const std::byte> bytes);
 
 // Decodes a header. `bytes` are the first prefix.header_bytes of the file. Checks the header's
-// checksum, that the id is the one its inputs give, and that the geometry has the prefix's widths.
+// checksum, that the id is the one its inputs give, and that the geometry has the prefix's tensors.
 //   DataLoss            a check failed; the message states which.
 absl::StatusOr<ChunkFileHeader> DecodeChunkFileHeader(const ChunkFilePrefix& prefix,
                                                       std::span<const std::byte> bytes);
@@ -120,14 +120,14 @@ absl::StatusOr<ChunkFileHeader> DecodeChunkFileHeader(const ChunkFilePrefix& pre
 //   Unavailable         the device fails.
 absl::StatusOr<ChunkFileHeader> ReadChunkFileHeader(File& file);
 
-// Checks the rows of one stripe of a layer.
-//   DataLoss            the rows do not match; the message names the chunk, the layer and the
+// Checks the rows of one stripe of a tensor.
+//   DataLoss            the rows do not match; the message names the chunk, the tensor and the
 //                       tokens.
-absl::Status CheckStripe(const ChunkFileHeader& header, uint32_t layer, uint32_t stripe,
+absl::Status CheckStripe(const ChunkFileHeader& header, uint32_t tensor, uint32_t stripe,
                          std::span<const std::byte> rows);
-// Checks the bytes between a layer's rows and the next layer.
-//   DataLoss            the bytes are not zero; the message names the chunk and the layer.
-absl::Status CheckPadding(const ChunkFileHeader& header, uint32_t layer,
+// Checks the bytes between a tensor's rows and the next tensor.
+//   DataLoss            the bytes are not zero; the message names the chunk and the tensor.
+absl::Status CheckPadding(const ChunkFileHeader& header, uint32_t tensor,
                           std::span<const std::byte> padding);
 
 }  // namespace ckv

@@ -49,7 +49,7 @@ absl::StatusOr<ChunkFacts> DecodeFacts(std::string_view text) {
   }
   CKV_ASSIGN_OR_RETURN(const nlohmann::json document, ParseJson(json, /*depth_max=*/2));
   const JsonFields fields(document, "facts: ");
-  CKV_RETURN_IF_ERROR(fields.CheckKeys({"readers", "kept", "times"}, /*optional=*/"times"));
+  CKV_RETURN_IF_ERROR(fields.CheckKeys({"readers", "kept"}, /*optional=*/{"times"}));
   ChunkFacts facts;
   if (fields.Has("times")) {
     const JsonFields times(fields.At("times"), "facts: times: ");
@@ -83,10 +83,10 @@ ChunkFileWriter::~ChunkFileWriter() {
   if (!path_.empty()) (void)folder_->files_->Remove(path_);
 }
 
-absl::Status ChunkFileWriter::Write(uint32_t layer, uint64_t offset_bytes,
+absl::Status ChunkFileWriter::Write(uint32_t tensor, uint64_t offset_bytes,
                                     std::span<const std::byte> bytes) {
-  CKV_CHECK(offset_bytes + bytes.size() <= layout_.layer_bytes);
-  const uint64_t at = header_bytes_ + layer * layout_.layer_stride_bytes + offset_bytes;
+  CKV_CHECK(offset_bytes + bytes.size() <= layout_.bytes(tensor));
+  const uint64_t at = header_bytes_ + layout_.begin(tensor) + offset_bytes;
   CKV_RETURN_IF_ERROR(file_->WriteAt(at, bytes));
   since_writeback_ += bytes.size();
   if (since_writeback_ >= kWritebackBytes) {
@@ -98,9 +98,9 @@ absl::Status ChunkFileWriter::Write(uint32_t layer, uint64_t offset_bytes,
 
 absl::Status ChunkFileWriter::Commit(const Chunk& chunk, std::string_view tenant) && {
   std::vector<uint64_t> stripes;
-  for (uint32_t l = 0; l < chunk.geometry().layers; ++l) {
-    const std::span<const uint64_t> of_layer = chunk.stripe_checksums(l);
-    stripes.insert(stripes.end(), of_layer.begin(), of_layer.end());
+  for (uint32_t t = 0; t < chunk.layout().tensor_count(); ++t) {
+    const std::span<const uint64_t> of_tensor = chunk.stripe_checksums(t);
+    stripes.insert(stripes.end(), of_tensor.begin(), of_tensor.end());
   }
   const std::vector<std::byte> header =
       EncodeChunkFileHeader(chunk.info(), chunk.geometry(), tenant, stripes);
@@ -127,31 +127,30 @@ absl::Status ChunkFileWriter::Commit(const Chunk& chunk, std::string_view tenant
   return synced;
 }
 
-uint64_t ChunkFileReader::StripeBytes(uint32_t begin, uint32_t count) const {
+uint64_t ChunkFileReader::StripeBytes(uint32_t tensor, uint32_t begin, uint32_t count) const {
   const uint64_t first = uint64_t{begin} * kStripeTokens;
   const uint64_t last =
       std::min<uint64_t>(first + uint64_t{count} * kStripeTokens, header_.info.token_count());
-  return (last - first) * header_.geometry.row_bytes();
+  return (last - first) * layout_.row_bytes(tensor);
 }
 
-absl::Status ChunkFileReader::ReadStripes(uint32_t layer, uint32_t begin, uint32_t count,
+absl::Status ChunkFileReader::ReadStripes(uint32_t tensor, uint32_t begin, uint32_t count,
                                           std::span<std::byte> rows) const {
-  CKV_CHECK(layer < header_.geometry.layers && count > 0);
+  CKV_CHECK(tensor < layout_.tensor_count() && count > 0);
   CKV_CHECK(begin + count <= StripeCount(header_.info.token_count()));
-  CKV_CHECK(rows.size() == StripeBytes(begin, count));
-  const uint64_t stripe_bytes = uint64_t{kStripeTokens} * header_.geometry.row_bytes();
-  const uint64_t at = header_.prefix.header_bytes + layer * header_.prefix.layer_stride_bytes +
-                      begin * stripe_bytes;
+  CKV_CHECK(rows.size() == StripeBytes(tensor, begin, count));
+  const uint64_t stripe_bytes = uint64_t{kStripeTokens} * layout_.row_bytes(tensor);
+  const uint64_t at = header_.prefix.header_bytes + layout_.begin(tensor) + begin * stripe_bytes;
   const auto at_once = static_cast<uint32_t>(std::max<uint64_t>(1, kReadBytes / stripe_bytes));
   for (uint32_t done = 0; done < count; done += at_once) {
     const uint32_t some = std::min(at_once, count - done);
     const std::span<std::byte> block =
-        rows.subspan(done * stripe_bytes, StripeBytes(begin + done, some));
+        rows.subspan(done * stripe_bytes, StripeBytes(tensor, begin + done, some));
     CKV_RETURN_IF_ERROR(file_->ReadAt(at + done * stripe_bytes, block));
     for (uint32_t s = 0; s < some; ++s) {
       CKV_RETURN_IF_ERROR(
-          CheckStripe(header_, layer, begin + done + s,
-                      block.subspan(s * stripe_bytes, StripeBytes(begin + done + s, 1))));
+          CheckStripe(header_, tensor, begin + done + s,
+                      block.subspan(s * stripe_bytes, StripeBytes(tensor, begin + done + s, 1))));
     }
   }
   return absl::OkStatus();
@@ -172,18 +171,19 @@ class RowsInOrder {
   absl::Status Add(std::span<const std::byte> block) {
     std::memcpy(rows_.data() + come_, block.data(), block.size());
     come_ += block.size();
-    const uint64_t stripe_bytes = uint64_t{kStripeTokens} * header_.geometry.row_bytes();
-    while (layer_ < header_.geometry.layers) {
+    while (tensor_ < layout_.tensor_count()) {
+      const uint64_t stripe_bytes = uint64_t{kStripeTokens} * layout_.row_bytes(tensor_);
+      const uint64_t bytes = layout_.bytes(tensor_);
       const bool padding = stripe_ == stripes_;
-      const uint64_t begin = padding ? layout_.layer_bytes : stripe_ * stripe_bytes;
-      const uint64_t end = padding ? layout_.layer_stride_bytes
-                                   : std::min(begin + stripe_bytes, layout_.layer_bytes);
-      const uint64_t layer_begin = layer_ * layout_.layer_stride_bytes;
-      if (layer_begin + end > come_) break;
-      const std::span<const std::byte> part = rows_.subspan(layer_begin + begin, end - begin);
-      CKV_RETURN_IF_ERROR(padding ? CheckPadding(header_, layer_, part)
-                                  : CheckStripe(header_, layer_, stripe_, part));
-      layer_ += padding ? 1 : 0;
+      const uint64_t begin = padding ? bytes : stripe_ * stripe_bytes;
+      const uint64_t end =
+          padding ? layout_.padded_bytes(tensor_) : std::min(begin + stripe_bytes, bytes);
+      const uint64_t tensor_begin = layout_.begin(tensor_);
+      if (tensor_begin + end > come_) break;
+      const std::span<const std::byte> part = rows_.subspan(tensor_begin + begin, end - begin);
+      CKV_RETURN_IF_ERROR(padding ? CheckPadding(header_, tensor_, part)
+                                  : CheckStripe(header_, tensor_, stripe_, part));
+      tensor_ += padding ? 1 : 0;
       stripe_ = padding ? 0 : stripe_ + 1;
     }
     return absl::OkStatus();
@@ -195,40 +195,38 @@ class RowsInOrder {
   const uint32_t stripes_;
   const std::span<std::byte> rows_;
   uint64_t come_ = 0;
-  uint32_t layer_ = 0, stripe_ = 0;  // the first that is not checked; after the last, the padding
+  uint32_t tensor_ = 0, stripe_ = 0;  // the first that is not checked; after the last, the padding
 };
 
 }  // namespace
 
 absl::Status ChunkFileReader::ReadAll(std::span<std::byte> rows) const {
-  const ChunkLayout layout = header_.layout();
-  CKV_CHECK(rows.size() == layout.total_bytes);
+  CKV_CHECK(rows.size() == layout_.total_bytes());
   const uint32_t stripes = StripeCount(header_.info.token_count());
   if (stripes == 0) return absl::OkStatus();
   RowsInOrder in_order(header_, rows);
   absl::Status streamed =
-      file_->Stream(header_.prefix.header_bytes, layout.total_bytes,
+      file_->Stream(header_.prefix.header_bytes, layout_.total_bytes(),
                     [&](std::span<const std::byte> block) { return in_order.Add(block); });
   if (!absl::IsUnimplemented(streamed)) return streamed;
-  for (uint32_t layer = 0; layer < header_.geometry.layers; ++layer) {
-    const std::span<std::byte> stride =
-        rows.subspan(layer * layout.layer_stride_bytes, layout.layer_stride_bytes);
-    CKV_RETURN_IF_ERROR(ReadStripes(layer, 0, stripes, stride.first(layout.layer_bytes)));
-    CKV_RETURN_IF_ERROR(CheckPaddingOf(layer));
-    std::memset(stride.data() + layout.layer_bytes, 0, stride.size() - layout.layer_bytes);
+  for (uint32_t t = 0; t < layout_.tensor_count(); ++t) {
+    const std::span<std::byte> padded = rows.subspan(layout_.begin(t), layout_.padded_bytes(t));
+    const uint64_t bytes = layout_.bytes(t);
+    CKV_RETURN_IF_ERROR(ReadStripes(t, 0, stripes, padded.first(bytes)));
+    CKV_RETURN_IF_ERROR(CheckPaddingOf(t));
+    std::memset(padded.data() + bytes, 0, padded.size() - bytes);
   }
   return absl::OkStatus();
 }
 
-absl::Status ChunkFileReader::CheckPaddingOf(uint32_t layer) const {
-  const ChunkLayout layout = header_.layout();
-  std::array<std::byte, 64> bytes;  // layers begin at multiples of it
-  const auto padding = std::span(bytes).first(layout.layer_stride_bytes - layout.layer_bytes);
+absl::Status ChunkFileReader::CheckPaddingOf(uint32_t tensor) const {
+  std::array<std::byte, ChunkLayout::kAlignment> bytes;
+  const uint64_t row_bytes = layout_.bytes(tensor);
+  const auto padding = std::span(bytes).first(layout_.padded_bytes(tensor) - row_bytes);
   if (padding.empty()) return absl::OkStatus();
-  CKV_RETURN_IF_ERROR(file_->ReadAt(
-      header_.prefix.header_bytes + layer * layout.layer_stride_bytes + layout.layer_bytes,
-      padding));
-  return CheckPadding(header_, layer, padding);
+  CKV_RETURN_IF_ERROR(
+      file_->ReadAt(header_.prefix.header_bytes + layout_.begin(tensor) + row_bytes, padding));
+  return CheckPadding(header_, tensor, padding);
 }
 
 absl::StatusOr<std::unique_ptr<ChunkFolder>> ChunkFolder::Open(const ChunkFolderOptions& options) {
@@ -282,9 +280,9 @@ absl::StatusOr<ChunkFileWriter> ChunkFolder::Begin(const ChunkInfo& info, const 
                                                    std::string_view tenant) {
   const std::string path = NewPath();
   CKV_ASSIGN_OR_RETURN(std::unique_ptr<File> file, files_->Create(path));
-  ChunkFileWriter writer(this, std::move(file), path, LayOutChunk(geometry, info.token_count()),
+  ChunkFileWriter writer(this, std::move(file), path, ChunkLayout(geometry, info.token_count()),
                          ChunkFileHeaderBytes(info, geometry, tenant));
-  CKV_RETURN_IF_ERROR(writer.file_->Resize(writer.header_bytes_ + writer.layout_.total_bytes));
+  CKV_RETURN_IF_ERROR(writer.file_->Resize(writer.header_bytes_ + writer.layout_.total_bytes()));
   return writer;
 }
 

@@ -70,10 +70,10 @@ class ChunkFileWriter {
   ChunkFileWriter& operator=(ChunkFileWriter&&) = delete;
   ~ChunkFileWriter();
 
-  // Writes rows of a layer, `offset_bytes` after the layer's first byte.
+  // Writes rows of a tensor, `offset_bytes` after its first byte.
   //   ResourceExhausted   the disk is full.
   //   Unavailable         the device fails.
-  absl::Status Write(uint32_t layer, uint64_t offset_bytes, std::span<const std::byte> bytes);
+  absl::Status Write(uint32_t tensor, uint64_t offset_bytes, std::span<const std::byte> bytes);
   // Syncs the file to the device and renames it to its place; after OK it survives a power loss.
   // `chunk` is complete: it has the geometry and token count passed to Begin, and the rows that
   // were written. After an error the file is removed, at the latest by the destructor. A failed
@@ -105,29 +105,31 @@ class ChunkFileWriter {
 class ChunkFileReader {
  public:
   const ChunkFileHeader& header() const { return header_; }
-  // Reads and checks all rows, in their layout in memory; `rows` has header().layout().total_bytes.
+  // Reads and checks all rows, in their layout in memory; `rows` has
+  // header().layout().total_bytes().
   //   DataLoss            a checksum does not match, or the file is too short. Nothing in `rows`
   //                       is valid.
   //   Unavailable         the device fails.
   absl::Status ReadAll(std::span<std::byte> rows) const;
-  // Reads and checks stripes [begin, begin + count) of one layer; `rows` has StripeBytes(begin,
-  // count). Errors are those of ReadAll.
-  absl::Status ReadStripes(uint32_t layer, uint32_t begin, uint32_t count,
+  // Reads and checks stripes [begin, begin + count) of one tensor; `rows` has StripeBytes(tensor,
+  // begin, count). Errors are those of ReadAll.
+  absl::Status ReadStripes(uint32_t tensor, uint32_t begin, uint32_t count,
                            std::span<std::byte> rows) const;
-  // Checks that the padding after a layer's rows is zero. Errors are those of ReadAll.
-  absl::Status CheckPaddingOf(uint32_t layer) const;
+  // Checks that the padding after a tensor's rows is zero. Errors are those of ReadAll.
+  absl::Status CheckPaddingOf(uint32_t tensor) const;
   // Requests that the system drop the file from its page cache, so that later reads use the device.
   void DropCached() const { file_->DropCached(); }
-  // Returns the size in bytes of stripes [begin, begin + count).
-  uint64_t StripeBytes(uint32_t begin, uint32_t count) const;
+  // Returns the size in bytes of stripes [begin, begin + count) of a tensor.
+  uint64_t StripeBytes(uint32_t tensor, uint32_t begin, uint32_t count) const;
 
  private:
   friend class ChunkFolder;
   ChunkFileReader(std::unique_ptr<File> file, ChunkFileHeader header)
-      : file_(std::move(file)), header_(std::move(header)) {}
+      : file_(std::move(file)), header_(std::move(header)), layout_(header_.layout()) {}
 
   std::unique_ptr<File> file_;
   ChunkFileHeader header_;
+  ChunkLayout layout_;
 };
 
 // The files of one holder's chunks. Thread-safe, with two exceptions: Scan is called first, and

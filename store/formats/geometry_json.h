@@ -18,4 +18,8 @@ nlohmann::json EncodeGeometry(const Geometry& geometry);
 //                       known. The message is `where` ("geometry.") and the field's name.
 absl::StatusOr<Geometry> DecodeGeometry(const nlohmann::json& object, std::string_view where);
 
+// The same for an index alone, as files of rows have it.
+nlohmann::json EncodeIndex(const IndexShape& index);
+absl::StatusOr<IndexShape> DecodeIndex(const nlohmann::json& object, std::string_view where);
+
 }  // namespace ckv

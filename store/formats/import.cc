@@ -1,7 +1,8 @@
 // Reads files of rows. RowFile::Read, in order: ReadMetadata, ReadTokens, ReadExtraKeys,
-// ReadLayers, then a check of the geometry. Each names the key or tensor that is wrong; a missing
-// tensor suggests one with a similar name. Rows stay in the file: Rows gives their place, and Copy
-// reads them. CutFixed and DescribeChunk make chunks of a range of tokens.
+// ReadIndex, ReadLayers, ReadIndexKeys, then a check of the geometry. Each names the key or tensor
+// that is wrong; a missing tensor suggests one with a similar name. Rows stay in the file: Rows
+// gives their place, and Copy reads them. CutFixed and DescribeChunk make chunks of a range of
+// tokens.
 
 #include "store/formats/import.h"
 
@@ -14,6 +15,7 @@
 #include "proto/base/words.h"
 #include "proto/token_id.h"
 #include "store/formats/extra_keys_json.h"
+#include "store/formats/geometry_json.h"
 #include "store/formats/json.h"
 #include "store/formats/safetensors_header.h"
 #include "store/memory/chunk_id.h"
@@ -25,6 +27,7 @@ using Metadata = std::map<std::string, std::string, std::less<>>;
 
 constexpr std::string_view kTokenIds = "token_ids";
 constexpr std::string_view kExtraKeys = "extra_keys";
+constexpr std::string_view kIndex = "index";
 constexpr size_t kSuggestedNameMax = 64;  // longer ones are no slip of a finger
 
 absl::Status RefuseKey(std::string_view key, std::string_view what) {
@@ -35,14 +38,20 @@ absl::Status RefuseTensor(std::string_view name, std::string_view what) {
   return absl::InvalidArgumentError(absl::StrFormat("tensor %s: %s", QuotedName(name), what));
 }
 
-bool IsLayerName(std::string_view name) {
-  constexpr std::string_view kBegin = "layers.", kEnd = ".ckv";
+constexpr std::string_view kRowsEnd = ".ckv", kKeysEnd = ".index_k";
+
+std::string TensorNameOf(size_t layer, std::string_view end) {
+  return absl::StrFormat("layers.%d%s", layer, end);
+}
+
+bool IsTensorName(std::string_view name, std::string_view end) {
+  constexpr std::string_view kBegin = "layers.";
   uint32_t layer = 0;
-  return name.starts_with(kBegin) && name.size() > kBegin.size() + kEnd.size() &&
+  return name.starts_with(kBegin) && name.size() > kBegin.size() + end.size() &&
          absl::SimpleAtoi(
-             std::string(name.substr(kBegin.size(), name.size() - kBegin.size() - kEnd.size())),
+             std::string(name.substr(kBegin.size(), name.size() - kBegin.size() - end.size())),
              &layer) &&
-         name == absl::StrFormat("layers.%d.ckv", layer);
+         name == TensorNameOf(layer, end);
 }
 
 // The error of a file without the tensor `missing`: a name that no file of rows has explains more
@@ -50,7 +59,7 @@ bool IsLayerName(std::string_view name) {
 absl::Status RefuseWithout(const std::string& missing, const SafetensorsSet& set,
                            std::string_view why) {
   for (const auto& [name, view] : set.tensors) {
-    if (name == kTokenIds || IsLayerName(name)) continue;
+    if (name == kTokenIds || IsTensorName(name, kRowsEnd) || IsTensorName(name, kKeysEnd)) continue;
     const bool near =
         name.size() <= kSuggestedNameMax && !NearestWord(name, std::span(&missing, 1)).empty();
     return RefuseTensor(
@@ -229,7 +238,9 @@ absl::StatusOr<RowFile> RowFile::Read(SafetensorsSet set) {
   CKV_RETURN_IF_ERROR(rows.ReadMetadata());
   CKV_RETURN_IF_ERROR(rows.ReadTokens());
   CKV_RETURN_IF_ERROR(rows.ReadExtraKeys());
+  CKV_RETURN_IF_ERROR(rows.ReadIndex());
   CKV_RETURN_IF_ERROR(rows.ReadLayers());
+  CKV_RETURN_IF_ERROR(rows.ReadIndexKeys());
   CKV_RETURN_IF_ERROR(ValidateGeometry(rows.geometry_));
   return rows;
 }
@@ -282,16 +293,33 @@ absl::Status RowFile::ReadExtraKeys() {
   return absl::OkStatus();
 }
 
+absl::Status RowFile::ReadIndex() {
+  const auto found = set_.metadata.find(kIndex);
+  if (found == set_.metadata.end()) {
+    if (!set_.tensors.contains(TensorNameOf(0, kKeysEnd))) return absl::OkStatus();
+    return RefuseKey(kIndex, "is missing, and the file has index keys");
+  }
+  const auto parsed = ParseJson(found->second, /*depth_max=*/1);
+  if (!parsed.ok()) return RefuseKey(kIndex, std::string(parsed.status().message()));
+  const auto index = DecodeIndex(*parsed, "");
+  if (!index.ok()) return RefuseKey(kIndex, std::string(index.status().message()));
+  geometry_.index = *index;
+  return absl::OkStatus();
+}
+
 absl::Status RowFile::ReadLayers() {
-  const size_t layers = set_.tensors.size() - 1;  // all but token_ids
-  if (layers == 0 || layers > kLayerCountMax) {
+  size_t layers = set_.tensors.size() - 1;  // all but token_ids
+  const bool pairs = !geometry_.index || layers % 2 == 0;
+  if (geometry_.index) layers /= 2;
+  if (!pairs || layers == 0 || layers > kLayerCountMax) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "%d tensors and token_ids, must be 1 to %d layers and token_ids", layers, kLayerCountMax));
+        "%d tensors, must be token_ids and, for each of 1 to %d layers, its rows%s",
+        set_.tensors.size(), kLayerCountMax, geometry_.index ? " and its index keys" : ""));
   }
   geometry_.layers = static_cast<uint32_t>(layers);
   uint64_t width = 0;  // width of a row, in elements
   for (size_t i = 0; i < layers; ++i) {
-    const std::string name = absl::StrFormat("layers.%d.ckv", i);
+    const std::string name = TensorNameOf(i, kRowsEnd);
     const auto found = set_.tensors.find(name);
     if (found == set_.tensors.end()) {
       return RefuseWithout(name, set_,
@@ -316,15 +344,45 @@ absl::Status RowFile::ReadLayers() {
                                                 i == 0 ? " (BF16 [T, d_qk], or U8 for fp8_ds_mla)"
                                                        : " like layer 0"));
     }
-    layers_.push_back(view.data);
+    tensors_.push_back(view.data);
   }
   return absl::OkStatus();
 }
 
-std::span<const std::byte> RowFile::Rows(uint32_t layer, uint32_t token_begin,
+absl::Status RowFile::ReadIndexKeys() {
+  if (!geometry_.index) return absl::OkStatus();
+  for (uint32_t layer = 0; layer < geometry_.layers; ++layer) {
+    const TensorSpec due =
+        RowTensorSpec(geometry_, geometry_.index_tensor(layer), token_ids_.size());
+    const auto found = set_.tensors.find(due.name);
+    if (found == set_.tensors.end())
+      return RefuseWithout(due.name, set_, "is missing; metadata 'index' makes it due");
+    const TensorView& view = found->second;
+    if (view.dtype != due.dtype || view.shape != due.shape) {
+      return RefuseTensor(
+          due.name, absl::StrFormat("%s, must be %s [%d, %d] by metadata 'index'", ShapeText(view),
+                                    TensorDtypeName(due.dtype), due.shape[0], due.shape[1]));
+    }
+    tensors_.push_back(view.data);
+  }
+  return absl::OkStatus();
+}
+
+std::span<const std::byte> RowFile::Rows(uint32_t tensor, uint32_t token_begin,
                                          uint32_t token_end) const {
-  const size_t row_bytes = geometry_.row_bytes();
-  return layers_.at(layer).subspan(token_begin * row_bytes, (token_end - token_begin) * row_bytes);
+  const size_t row_bytes = geometry_.tensor_row_bytes(tensor);
+  return tensors_.at(tensor).subspan(token_begin * row_bytes,
+                                     (token_end - token_begin) * row_bytes);
+}
+
+TensorSpec RowTensorSpec(const Geometry& geometry, uint32_t tensor, uint64_t token_count) {
+  const bool is_key = tensor >= geometry.layers;
+  const bool bf16 =
+      is_key ? geometry.index->dtype == IndexDtype::kBf16 : geometry.dtype == RowDtype::kBf16;
+  const uint64_t row_bytes = geometry.tensor_row_bytes(tensor);
+  return {TensorNameOf(is_key ? tensor - geometry.layers : tensor, is_key ? kKeysEnd : kRowsEnd),
+          bf16 ? TensorDtype::kBf16 : TensorDtype::kU8,
+          {token_count, bf16 ? row_bytes / 2 : row_bytes}};
 }
 
 std::vector<TokenRange> CutFixed(uint32_t token_count, uint32_t chunk_tokens) {
@@ -340,7 +398,7 @@ std::vector<TokenRange> CutFixed(uint32_t token_count, uint32_t chunk_tokens) {
 
 ChunkInfo DescribeChunk(const Geometry& geometry, const ChunkId& parent, uint64_t base_position,
                         std::span<const int32_t> token_ids, TokenRange range,
-                        absl::FunctionRef<std::span<const std::byte>(uint32_t layer)> rows,
+                        absl::FunctionRef<std::span<const std::byte>(uint32_t tensor)> tensor,
                         std::span<const ExtraKey> extra_keys) {
   const auto tokens = token_ids.subspan(range.begin, range.end - range.begin);
   ChunkInfo info;
@@ -350,10 +408,9 @@ ChunkInfo DescribeChunk(const Geometry& geometry, const ChunkId& parent, uint64_
   info.extra_keys = ExtraKeysOf(extra_keys, range.begin, range.end);
   info.id =
       ComputeChunkId(ModelFingerprint(geometry), parent, info.position, tokens, info.extra_keys);
-  info.layer_checksums.reserve(geometry.layers);
-  for (uint32_t layer = 0; layer < geometry.layers; ++layer) {
-    info.layer_checksums.push_back(ChecksumOf(rows(layer)));
-  }
+  info.tensor_checksums.reserve(geometry.tensor_count());
+  for (uint32_t t = 0; t < geometry.tensor_count(); ++t)
+    info.tensor_checksums.push_back(ChecksumOf(tensor(t)));
   return info;
 }
 

@@ -25,10 +25,13 @@ inline constexpr uint32_t kRowFileTokenCountMax = 1u << 30;
 // A file with the rows of T tokens:
 //
 //   tensor "layers.{i}.ckv"   BF16 [T, d_qk], or U8 [T, 656] for fp8_ds_mla; one for each layer
+//   tensor "layers.{i}.index_k"   with an index, one for each layer: BF16 [T, dim], or U8
+//                             [T, dim + 4], the scale last
 //   tensor "token_ids"        I32 or I64 [T], ids from 0 to 2^31 - 1 (proto/token_id.h)
 //   __metadata__              model, revision, d_v, d_rope, rope_style ("interleaved" or "half"),
 //                             rope_theta, rope_scaling (JSON; left out if there is none),
-//                             softmax_scale, base_position; and extra_keys if there are some
+//                             softmax_scale, base_position; index if there is one (JSON,
+//                             store/formats/geometry_json.h), and extra_keys if there are some
 //                             (JSON, store/formats/extra_keys_json.h)
 //
 // With d_rope 0, rope_style is left out or "none"; rope_theta and rope_scaling are not read. The
@@ -63,9 +66,9 @@ class RowFile {
   std::span<const ExtraKey> extra_keys() const { return extra_keys_; }
   // The canonical position of the first token.
   uint64_t base_position() const { return base_position_; }
-  // Returns the rows of tokens [token_begin, token_end) of one layer. They are contiguous and may
-  // start at any address.
-  std::span<const std::byte> Rows(uint32_t layer, uint32_t token_begin, uint32_t token_end) const;
+  // Returns the rows of tokens [token_begin, token_end) of a tensor of the geometry. They are
+  // contiguous and may start at any address.
+  std::span<const std::byte> Rows(uint32_t tensor, uint32_t token_begin, uint32_t token_end) const;
   // Copies rows to `out`. With kParts, each call reads them from the file, so that a large file
   // takes no memory.
   //   InvalidArgument     the file can no longer be read, or changed since it was opened.
@@ -80,15 +83,20 @@ class RowFile {
   absl::Status ReadMetadata();
   absl::Status ReadTokens();
   absl::Status ReadExtraKeys();
+  absl::Status ReadIndex();
   absl::Status ReadLayers();
+  absl::Status ReadIndexKeys();
 
   SafetensorsSet set_;
   Geometry geometry_;
   std::vector<int32_t> token_ids_;
   ExtraKeys extra_keys_;
   uint64_t base_position_ = 0;
-  std::vector<std::span<const std::byte>> layers_;
+  std::vector<std::span<const std::byte>> tensors_;  // as the geometry counts them
 };
+
+// Returns how a file of rows has a tensor of a geometry, with the rows of `token_count` tokens.
+TensorSpec RowTensorSpec(const Geometry& geometry, uint32_t tensor, uint64_t token_count);
 
 // Tokens [begin, end) of a sequence.
 struct TokenRange {
@@ -102,11 +110,11 @@ struct TokenRange {
 std::vector<TokenRange> CutFixed(uint32_t token_count, uint32_t chunk_tokens);
 
 // Describes the tokens `range` of `token_ids` as a chunk that follows `parent`, with its id and its
-// checksums. The first of `token_ids` is at `base_position`. `rows(layer)` returns the range's rows
-// of a layer. `extra_keys` are those of all of `token_ids`, sorted.
+// checksums. The first of `token_ids` is at `base_position`. `tensor(t)` returns the range's rows
+// of a tensor. `extra_keys` are those of all of `token_ids`, sorted.
 ChunkInfo DescribeChunk(const Geometry& geometry, const ChunkId& parent, uint64_t base_position,
                         std::span<const int32_t> token_ids, TokenRange range,
-                        absl::FunctionRef<std::span<const std::byte>(uint32_t layer)> rows,
+                        absl::FunctionRef<std::span<const std::byte>(uint32_t tensor)> tensor,
                         std::span<const ExtraKey> extra_keys = {});
 
 // Parses DeepSeek's rope_scaling JSON. Returns nullopt if there is no YaRN: the text is "null" or

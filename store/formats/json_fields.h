@@ -31,20 +31,20 @@ class JsonFields {
     return absl::InvalidArgumentError(absl::StrFormat("%s%s: %s", where_, key, what));
   }
 
-  // Checks that the object has all of `keys` and no others. Only `optional` may be missing.
-  absl::Status CheckKeys(std::initializer_list<std::string_view> keys,
-                         std::string_view optional = "") const {
+  // Checks that the object has all of `required`, and no others but `optional`.
+  absl::Status CheckKeys(std::initializer_list<std::string_view> required,
+                         std::initializer_list<std::string_view> optional = {}) const {
     if (!object_.is_object()) {
       const std::string object = where_.substr(0, where_.find_last_not_of(":. ") + 1);
       return absl::InvalidArgumentError(object + ": must be an object");
     }
-    for (const std::string_view key : keys) {
-      if (key != optional && !object_.contains(key)) return Refuse(key, "is missing");
+    for (const std::string_view key : required) {
+      if (!object_.contains(key)) return Refuse(key, "is missing");
     }
     for (const auto& entry : object_.items()) {
-      bool known = false;
-      for (const std::string_view key : keys) known |= entry.key() == key;
-      if (!known) return Refuse(QuotedName(entry.key()), "is not known");
+      const auto is_entry = [&entry](std::string_view key) { return entry.key() == key; };
+      if (!std::ranges::any_of(required, is_entry) && !std::ranges::any_of(optional, is_entry))
+        return Refuse(QuotedName(entry.key()), "is not known");
     }
     return absl::OkStatus();
   }

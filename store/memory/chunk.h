@@ -1,4 +1,4 @@
-// One chunk: its description and its rows, [layer][token][row], 64-byte aligned.
+// One chunk: its description and its tensors (proto/chunk_layout.h).
 
 #pragma once
 
@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "proto/chunk_layout.h"
 #include "proto/corpus.h"
 #include "proto/extra_keys.h"
 #include "proto/geometry.h"
@@ -23,8 +24,8 @@ struct ChunkInfo {
   ChunkId parent;
   uint64_t position = 0;           // canonical position of the first token
   std::vector<int32_t> token_ids;  // [token_count]
-  // XXH3-64 of each layer's rows, [layers]. The id hashes only the inputs, so rows need checksums.
-  std::vector<uint64_t> layer_checksums;
+  // XXH3-64 of each tensor, [tensors]. The id hashes only the inputs, so rows need checksums.
+  std::vector<uint64_t> tensor_checksums;
   // The verification tag: binds a keyed id to its inputs (store/memory/chunk_id.h). Zero if the id
   // has no key.
   VerificationTag verification_tag = {};
@@ -39,35 +40,29 @@ struct ChunkInfo {
 //   InvalidArgument     a check failed; the message names it.
 absl::Status ValidateChunkInfo(const ChunkInfo& info, const Geometry& geometry);
 
-// The layout of a chunk's bytes: layer i begins at i x layer_stride_bytes, 64-byte aligned.
-struct ChunkLayout {
-  uint64_t layer_bytes = 0;         // token_count x row_bytes
-  uint64_t layer_stride_bytes = 0;  // layer_bytes rounded up to 64
-  uint64_t total_bytes = 0;         // layers x layer_stride_bytes
-};
-ChunkLayout LayOutChunk(const Geometry& geometry, uint32_t token_count);
-
 // Returns XXH3-64 of the bytes.
 uint64_t ChecksumOf(std::span<const std::byte> bytes);
 
 // A whole, immutable chunk. Movable; any thread may read it. Its arena must outlive it.
 class Chunk {
  public:
-  // Takes ownership of `extent`, which has the rows in LayOutChunk's layout, and computes their
+  // Takes ownership of `extent`, which has the tensors in ChunkLayout, and computes their
   // stripe checksums. `geometry` must outlive the chunk (ChunkTable::Intern).
   Chunk(ChunkInfo info, const Geometry* geometry, Extent extent);
-  // The same, for rows already checked against these checksums, [layers][StripeCount].
+  // The same, for rows already checked against these checksums, [tensors][StripeCount].
   Chunk(ChunkInfo info, const Geometry* geometry, Extent extent,
         std::vector<uint64_t> stripe_checksums);
 
   const ChunkInfo& info() const { return info_; }
   const Geometry& geometry() const { return *geometry_; }
   const ChunkLayout& layout() const { return layout_; }
-  // Returns the rows of one layer, token_count x row_bytes bytes. `layer` is below
-  // geometry().layers.
-  std::span<const std::byte> layer(uint32_t layer) const;
-  // Returns StripeChecksum of each stripe of a layer, as of the chunk's construction.
-  std::span<const uint64_t> stripe_checksums(uint32_t layer) const;
+  // Returns the rows of one tensor, layout().bytes(tensor) bytes. `tensor` is below
+  // geometry().tensor_count().
+  std::span<const std::byte> tensor(uint32_t tensor) const;
+  // Returns the rows of one layer, which is below geometry().layers.
+  std::span<const std::byte> layer(uint32_t layer) const { return tensor(layer); }
+  // Returns StripeChecksum of each stripe of a tensor, as of the chunk's construction.
+  std::span<const uint64_t> stripe_checksums(uint32_t tensor) const;
   // Releases the memory to the caller. No thread may read the chunk's rows afterwards.
   Extent TakeExtent() && { return std::move(extent_); }
 
@@ -76,10 +71,10 @@ class Chunk {
   const Geometry* geometry_;
   ChunkLayout layout_;
   Extent extent_;
-  std::vector<uint64_t> stripe_checksums_;  // [layers][StripeCount(token_count)]
+  std::vector<uint64_t> stripe_checksums_;  // [tensors][StripeCount(token_count)]
 };
 
-// Receives a chunk into an arena. Layers may arrive in any order; the bytes of one layer arrive in
+// Receives a chunk into an arena. Tensors may arrive in any order; the bytes of one arrive in
 // order, without gaps (I3: published when whole). Movable; one thread at a time. The arena must
 // outlive the writer. Destroying the writer frees the memory.
 class ChunkWriter {
@@ -89,15 +84,15 @@ class ChunkWriter {
   //   ResourceExhausted   the arena has no room.
   static absl::StatusOr<ChunkWriter> Begin(ChunkInfo info, const Geometry* geometry, Arena* arena);
 
-  // Copies rows of one layer, beginning `offset_bytes` after the layer's first byte.
-  //   InvalidArgument     there is no such layer, the bytes exceed it, or they do not begin where
+  // Copies rows of one tensor, beginning `offset_bytes` after its first byte.
+  //   InvalidArgument     there is no such tensor, the bytes exceed it, or they do not begin where
   //                       its previous bytes ended.
-  absl::Status Write(uint32_t layer, uint64_t offset_bytes, std::span<const std::byte> bytes);
+  absl::Status Write(uint32_t tensor, uint64_t offset_bytes, std::span<const std::byte> bytes);
 
-  // Checks that all bytes have arrived and that every layer's checksum matches. Do not use the
+  // Checks that all bytes have arrived and that every tensor's checksum matches. Do not use the
   // writer afterwards.
-  //   InvalidArgument     bytes are missing; the message names the layer.
-  //   DataLoss            a layer's checksum does not match its rows.
+  //   InvalidArgument     bytes are missing; the message names the tensor.
+  //   DataLoss            a tensor's checksum does not match its rows.
   absl::StatusOr<Chunk> Finish() &&;
 
  private:
@@ -107,7 +102,7 @@ class ChunkWriter {
   const Geometry* geometry_;
   ChunkLayout layout_;
   Extent extent_;
-  std::vector<uint64_t> written_bytes_;  // per layer
+  std::vector<uint64_t> written_bytes_;  // per tensor
 };
 
 }  // namespace ckv

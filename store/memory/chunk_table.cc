@@ -75,8 +75,8 @@ std::optional<uint32_t> ChunkTable::SlotOf(const ChunkId& id) const {
                      [this, &id](uint32_t slot) { return slots_.At(slot)->IsOf(id).has_value(); });
 }
 
-uint64_t DigestOf(std::span<const uint64_t> layer_checksums) {
-  return ChecksumOf(std::as_bytes(layer_checksums));
+uint64_t DigestOf(std::span<const uint64_t> tensor_checksums) {
+  return ChecksumOf(std::as_bytes(tensor_checksums));
 }
 
 absl::Status ChunkTable::CheckNew(const ChunkInfo& info, std::string_view tenant) {
@@ -85,7 +85,7 @@ absl::Status ChunkTable::CheckNew(const ChunkInfo& info, std::string_view tenant
     return used_slot_count_ < chunk_count_max_ ? absl::OkStatus() : Full(used_slot_count_);
   ChunkSlot& slot = *slots_.At(*found);
   if (!ledger_.MayRead(info.id, tenant)) {
-    if (DigestOf(info.layer_checksums) != slot.what.checksums_digest) {
+    if (DigestOf(info.tensor_checksums) != slot.what.checksums_digest) {
       return absl::DataLossError(absl::StrFormat(
           "chunk %s: its rows are not those that others put here", info.id.ShortHex()));
     }
@@ -149,7 +149,7 @@ absl::Status ChunkTable::Insert(Chunk chunk, std::string_view tenant, bool durab
                              .position = info.position,
                              .token_count = info.token_count(),
                              .geometry = &chunk.geometry(),
-                             .checksums_digest = DigestOf(info.layer_checksums)};
+                             .checksums_digest = DigestOf(info.tensor_checksums)};
   const uint32_t index = TakeSlot(what, tenant.empty());
   ChunkSlot& slot = *slots_.At(index);
   slot.chunk = std::make_unique<Chunk>(std::move(chunk));

@@ -101,7 +101,7 @@ struct ChunkSummary {
 
 // Returns XXH3-64 of a chunk's layer checksums. A putter that supplies the same digest has the
 // rows.
-uint64_t DigestOf(std::span<const uint64_t> layer_checksums);
+uint64_t DigestOf(std::span<const uint64_t> tensor_checksums);
 
 struct ChunkTableStats {
   uint64_t chunk_count = 0;     // hot and cold

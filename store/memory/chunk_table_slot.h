@@ -91,7 +91,7 @@ struct alignas(64) ChunkSlot {
     return std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(bytes + 8 * i));
   }
 
-  uint64_t bytes() const { return LayOutChunk(*what.geometry, what.token_count).total_bytes; }
+  uint64_t bytes() const { return ChunkLayout(*what.geometry, what.token_count).total_bytes(); }
 };
 
 inline ChunkSlots::ChunkSlots(uint32_t count_max)

@@ -12,11 +12,11 @@ namespace {
 constexpr uint64_t RoundUp64(uint64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 // Damage in memory is found now or never: a shadow has no checksums.
-bool Whole(const Chunk& chunk, uint32_t layer) {
-  const std::span<const std::byte> rows = chunk.layer(layer);
-  const uint64_t stripe_bytes = uint64_t{kStripeTokens} * chunk.geometry().row_bytes();
+bool Whole(const Chunk& chunk, uint32_t tensor) {
+  const std::span<const std::byte> rows = chunk.tensor(tensor);
+  const uint64_t stripe_bytes = uint64_t{kStripeTokens} * chunk.layout().row_bytes(tensor);
   uint64_t at = 0;
-  for (const uint64_t checksum : chunk.stripe_checksums(layer)) {
+  for (const uint64_t checksum : chunk.stripe_checksums(tensor)) {
     const uint64_t bytes = std::min(stripe_bytes, rows.size() - at);
     if (StripeChecksum(rows.subspan(at, bytes)) != checksum) return false;
     at += bytes;
@@ -41,7 +41,7 @@ std::shared_ptr<const Shadow> Shadow::Make(Chunk chunk, const ShadowCodec& codec
   std::byte* const memory = extent.bytes().data();
   // A row's packed form ends before the next row begins, and its layer before the next layer.
   for (uint32_t layer = 0; layer < geometry.layers; ++layer) {
-    const std::byte* row = memory + layer * layout.layer_stride_bytes;
+    const std::byte* row = memory + layout.begin(layer);
     std::byte* packed = memory + layer * stride_bytes;
     for (uint32_t t = 0; t < token_count; ++t, row += row_bytes, packed += packed_bytes) {
       if (!codec.Pack(geometry, row, packed)) return nullptr;

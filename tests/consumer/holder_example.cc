@@ -32,7 +32,7 @@ absl::Status Run() {
   info.id = ckv::ComputeChunkId(ckv::ModelFingerprint(geometry), info.parent, info.position,
                                 info.token_ids);
   const std::vector<std::byte> rows(info.token_count() * geometry.row_bytes(), std::byte{7});
-  info.layer_checksums.assign(geometry.layers, ckv::ChecksumOf(rows));
+  info.tensor_checksums.assign(geometry.layers, ckv::ChecksumOf(rows));
   CKV_ASSIGN_OR_RETURN(ckv::ChunkPut put, holder->store().Begin(info, geometry));
   for (uint32_t layer = 0; layer < geometry.layers; ++layer)
     CKV_RETURN_IF_ERROR(put.Write(layer, /*offset_bytes=*/0, rows));

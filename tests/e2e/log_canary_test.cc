@@ -92,7 +92,8 @@ test::TestCorpus CanaryCorpus() {
   chunk.info.id = ComputeChunkId(ModelFingerprint(corpus.geometry), {}, 0, chunk.info.token_ids);
   for (uint32_t layer = 0; layer < corpus.geometry.layers; ++layer) {
     chunk.layers.push_back(Repeat(kRow, size_t{8} * corpus.geometry.d_qk));
-    chunk.info.layer_checksums.push_back(ChecksumOf(std::as_bytes(std::span(chunk.layers.back()))));
+    chunk.info.tensor_checksums.push_back(
+        ChecksumOf(std::as_bytes(std::span(chunk.layers.back()))));
   }
   corpus.chunks.push_back(std::move(chunk));
   return corpus;

@@ -59,7 +59,14 @@ TEST(ConvertGeometry, RoundTrip) {
   Geometry none = plain;
   none.d_rope = 0;
   none.rope = {RopeStyle::kNone, 0, std::nullopt};
-  for (const Geometry& geometry : {v3, plain, fp8, none}) {
+  Geometry indexed = v3;
+  indexed.index = IndexShape{.dim = 128,
+                             .heads = 64,
+                             .dtype = IndexDtype::kInt8,
+                             .d_rope = 32,
+                             .rope_style = RopeStyle::kInterleaved,
+                             .scale = 0.25f};
+  for (const Geometry& geometry : {v3, plain, fp8, none, indexed}) {
     const auto back = FromProto(Sent(ToProto(geometry)));
     ASSERT_TRUE(back.ok()) << back.status();
     EXPECT_EQ(*back, geometry) << DescribeDifference(*back, geometry);
@@ -82,6 +89,14 @@ TEST(ConvertGeometry, Refusals) {
   refused([](v1::Geometry& g) { g.set_layers(UINT32_MAX); }, "layers");
   refused([](v1::Geometry& g) { g.set_softmax_scale(-1); }, "softmax_scale");
   refused([](v1::Geometry& g) { g.mutable_yarn()->Clear(); }, "yarn.factor");
+  refused([](v1::Geometry& g) { g.mutable_index()->set_dim(128); }, "index.dtype: unknown");
+  refused([](v1::Geometry& g) { g.mutable_index()->set_dtype(v1::INDEX_DTYPE_FP8); }, "index.dim");
+  refused(
+      [](v1::Geometry& g) {
+        g.mutable_index()->set_dtype(v1::INDEX_DTYPE_FP8);
+        g.mutable_index()->set_rope_style(static_cast<v1::RopeStyle>(99));
+      },
+      "rope_style: unknown");
 }
 
 TEST(ConvertCorpus, RoundTrip) {

@@ -19,6 +19,11 @@ Geometry V3() {
   return geometry;
 }
 
+// The index of DeepSeek-V3.2.
+IndexShape V32Index() {
+  return {.dim = 128, .heads = 64, .dtype = IndexDtype::kFp8, .d_rope = 64, .scale = 0.011048543f};
+}
+
 struct Change {
   const char* field;  // as messages name it
   std::function<void(Geometry&)> apply;
@@ -44,6 +49,14 @@ std::vector<Change> EveryField() {
       {"yarn", [](Geometry& g) { g.rope.yarn->mscale = 0.5; }},
       {"yarn", [](Geometry& g) { g.rope.yarn->mscale_all_dim = 0.5; }},
       {"softmax_scale", [](Geometry& g) { g.softmax_scale = 0.0625f; }},
+      {"index", [](Geometry& g) { g.index = V32Index(); }},
+      {"index", [](Geometry& g) { (g.index = V32Index())->dim = 64; }},
+      {"index", [](Geometry& g) { (g.index = V32Index())->heads = 32; }},
+      {"index", [](Geometry& g) { (g.index = V32Index())->dtype = IndexDtype::kBf16; }},
+      {"index", [](Geometry& g) { (g.index = V32Index())->dtype = IndexDtype::kInt8; }},
+      {"index", [](Geometry& g) { (g.index = V32Index())->d_rope = 32; }},
+      {"index", [](Geometry& g) { (g.index = V32Index())->rope_style = RopeStyle::kInterleaved; }},
+      {"index", [](Geometry& g) { (g.index = V32Index())->scale = 1; }},
   };
 }
 
@@ -62,6 +75,22 @@ TEST(Geometry, SizesOfDeepSeek) {
   EXPECT_TRUE(ValidateGeometry(g).ok());
 }
 
+// Index keys of 132 bytes behind the rows of 61 layers.
+TEST(Geometry, TensorsOfDeepSeekWithAnIndex) {
+  Geometry g = V3();
+  EXPECT_EQ(g.tensor_count(), 61u);
+  g.index = V32Index();
+  EXPECT_EQ(g.tensor_count(), 122u);
+  EXPECT_EQ(g.index_tensor(60), 121u);
+  EXPECT_EQ(g.tensor_row_bytes(60), 1152u);
+  EXPECT_EQ(g.tensor_row_bytes(61), 132u);
+  EXPECT_EQ(g.token_bytes(), 61u * (1152 + 132));
+  EXPECT_EQ(g.TensorName(60), "layer 60");
+  EXPECT_EQ(g.TensorName(61), "index keys of layer 0");
+  g.index->dtype = IndexDtype::kBf16;
+  EXPECT_EQ(g.tensor_row_bytes(121), 256u);
+}
+
 TEST(ValidateGeometry, AcceptsTheLimitsThemselves) {
   Geometry g = V3();
   g.layers = kLayerCountMax;
@@ -78,6 +107,17 @@ TEST(ValidateGeometry, AcceptsTheLimitsThemselves) {
     change.apply(changed);
     EXPECT_TRUE(ValidateGeometry(changed).ok()) << change.field << ValidateGeometry(changed);
   }
+}
+
+void ExpectRefused(const Change& change) {
+  Geometry g = V3();
+  g.index = V32Index();
+  change.apply(g);
+  const absl::Status status = ValidateGeometry(g);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << change.field;
+  EXPECT_NE(std::string(status.message()).find(std::string("geometry: ") + change.field),
+            std::string::npos)
+      << change.field << ": " << status;
 }
 
 TEST(ValidateGeometry, NamesTheInvalidField) {
@@ -139,15 +179,33 @@ TEST(ValidateGeometry, NamesTheInvalidField) {
       {"softmax_scale", [](Geometry& g) { g.softmax_scale = static_cast<float>(kInf); }},
       {"softmax_scale", [](Geometry& g) { g.softmax_scale = static_cast<float>(kNan); }},
   };
-  for (const Change& c : cases) {
-    Geometry g = V3();
-    c.apply(g);
-    const absl::Status status = ValidateGeometry(g);
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << c.field;
-    EXPECT_NE(std::string(status.message()).find(std::string("geometry: ") + c.field),
-              std::string::npos)
-        << c.field << ": " << status;
-  }
+  for (const Change& change : cases) ExpectRefused(change);
+}
+
+TEST(ValidateGeometry, NamesTheInvalidFieldOfTheIndex) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  const Change cases[] = {
+      {"index.dim", [](Geometry& g) { g.index->dim = 0; }},
+      {"index.dim", [](Geometry& g) { g.index->dim = 126; }},
+      {"index.dim", [](Geometry& g) { g.index->dim = kIndexDimMax + 4; }},
+      {"index.heads", [](Geometry& g) { g.index->heads = 0; }},
+      {"index.heads", [](Geometry& g) { g.index->heads = kIndexHeadsMax + 1; }},
+      {"index.dtype", [](Geometry& g) { g.index->dtype = static_cast<IndexDtype>(0); }},
+      {"index.dtype", [](Geometry& g) { g.index->dtype = static_cast<IndexDtype>(4); }},
+      {"index.d_rope", [](Geometry& g) { g.index->d_rope = 130; }},
+      {"index.d_rope", [](Geometry& g) { g.index->d_rope = 63; }},
+      {"index.d_rope", [](Geometry& g) { g.index->d_rope = 0; }},
+      {"index.d_rope", [](Geometry& g) { g.index->rope_style = RopeStyle::kNone; }},
+      {"index.rope_style", [](Geometry& g) { g.index->rope_style = static_cast<RopeStyle>(3); }},
+      {"index.scale", [](Geometry& g) { g.index->scale = 0; }},
+      {"index.scale", [](Geometry& g) { g.index->scale = static_cast<float>(kNan); }},
+      {"rope_theta",
+       [](Geometry& g) {
+         g.d_rope = 0;
+         g.rope = {RopeStyle::kNone, 0, std::nullopt};
+       }},
+  };
+  for (const Change& change : cases) ExpectRefused(change);
 }
 
 TEST(ModelFingerprint, ChangesWithEveryField) {
@@ -183,6 +241,24 @@ TEST(ModelFingerprint, GoldenVector) {
             "f1d45d9ddd02520a6a2f8d50243835de4ebdbea3c32ea5d1a783141cc0bea2b1");
 }
 
+// The same with an index, behind the bytes above: s(b'index') + struct.pack('<IIIBBf', 128, 64, 64,
+// 2, 2, .5).
+TEST(ModelFingerprint, GoldenVectorWithAnIndex) {
+  Geometry g;
+  g.model = "m";
+  g.revision = "r";
+  g.layers = 2;
+  g.d_qk = 576;
+  g.d_v = 512;
+  g.d_rope = 64;
+  g.rope.yarn = YarnParams{40, 4096, 32, 1, 0.5, 0.25};
+  g.softmax_scale = 0.125f;
+  g.index = V32Index();
+  g.index->scale = 0.5f;
+  EXPECT_EQ(ModelFingerprint(g).ToHex(),
+            "bf46f3c3ff99c8e54cd87a75f2ce2bcafc301d0dcf777789a4e39823bf870478");
+}
+
 TEST(DescribeDifference, NamesEveryFieldThatDiffers) {
   EXPECT_EQ(DescribeDifference(V3(), V3()), "");
   for (const Change& change : EveryField()) {
@@ -211,6 +287,9 @@ TEST(Geometry, ToStringIsOneLine) {
   g.rope = {RopeStyle::kNone, 1e4, std::nullopt};
   g.dtype = RowDtype::kFp8DsMla;
   EXPECT_EQ(g.ToString(), "deepseek-ai/DeepSeek-V3@abc 61x576 (512+64) fp8_ds_mla no rope");
+  g.index = V32Index();
+  EXPECT_EQ(g.ToString(),
+            "deepseek-ai/DeepSeek-V3@abc 61x576 (512+64) fp8_ds_mla no rope index 64x128 fp8");
 }
 
 }  // namespace

@@ -130,7 +130,7 @@ absl::StatusOr<ChunkInfo> InfoFrom(const v1::PutChunkRequest::Header& header) {
   info.position = header.position();
   CKV_ASSIGN_OR_RETURN(info.token_ids,
                        TokenIdsFromBytes("token_ids", header.token_ids(), kChunkTokenCountMax));
-  info.layer_checksums.assign(header.layer_checksums().begin(), header.layer_checksums().end());
+  info.tensor_checksums.assign(header.tensor_checksums().begin(), header.tensor_checksums().end());
   return info;
 }
 
@@ -143,7 +143,7 @@ absl::Status Put(Holder& holder, const std::vector<v1::PutChunkRequest>& message
   for (size_t i = 1; i < messages.size(); ++i) {
     const v1::PutChunkRequest::Rows& rows = messages[i].rows();
     CKV_RETURN_IF_ERROR(
-        put.Write(rows.layer(), rows.offset_bytes(), std::as_bytes(std::span(rows.rows()))));
+        put.Write(rows.tensor(), rows.offset_bytes(), std::as_bytes(std::span(rows.rows()))));
   }
   return std::move(put).Finish();
 }
@@ -190,7 +190,7 @@ class HolderTry final : public HolderServiceStub {
       got.set_parent(std::string(info.parent.AsBytes()));
       got.set_position(info.position);
       got.set_token_ids(Int32sToBytes(info.token_ids));
-      for (const uint64_t checksum : info.layer_checksums) got.add_layer_checksums(checksum);
+      for (const uint64_t checksum : info.tensor_checksums) got.add_tensor_checksums(checksum);
       return got;
     });
     if (!result.ok()) return ToGrpc(result.status());

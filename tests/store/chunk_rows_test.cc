@@ -26,7 +26,7 @@ struct ChunkRowsTest : testing::Test {
     options.scan_threads = 1;
     Open();
     ChunkPut put = *store->Begin(chunk.info, geometry);
-    for (uint32_t l = 0; l < geometry.layers; ++l)
+    for (uint32_t l = 0; l < geometry.tensor_count(); ++l)
       EXPECT_TRUE(put.Write(l, 0, chunk.layers[l]).ok());
     EXPECT_TRUE(std::move(put).Finish().ok());
   }
@@ -38,10 +38,10 @@ struct ChunkRowsTest : testing::Test {
     return store->OpenRows(*store->table().Find(chunk.info.id, geometry));
   }
   std::string File() const { return test::ChunkFileOf(options.path, chunk.info.id); }
-  // Every range of every layer, compared with what was put.
+  // Every range of every tensor, compared with what was put.
   void ExpectEveryRange(const ChunkRows& rows) {
-    const size_t row = geometry.row_bytes();
-    for (uint32_t l = 0; l < geometry.layers; ++l) {
+    for (uint32_t l = 0; l < geometry.tensor_count(); ++l) {
+      const size_t row = geometry.tensor_row_bytes(l);
       for (uint32_t begin = 0; begin <= 100; ++begin) {
         for (uint32_t count = 0; count <= 100 - begin; ++count) {
           std::vector<std::byte> read(count * row, std::byte{0xaa});
@@ -54,7 +54,7 @@ struct ChunkRowsTest : testing::Test {
   }
 
   FaultFileSystem files;
-  const Geometry geometry = SmallGeometry();
+  const Geometry geometry = IndexedGeometry();
   const SmallChunk chunk = MakeSmallChunk(geometry, 100, 1);
   ChunkStoreOptions options;
   std::unique_ptr<ChunkStore> store;
@@ -77,7 +77,7 @@ TEST_F(ChunkRowsTest, OutsideTheChunkIsRefused) {
     if (cold == 1) Open();
     const ChunkRows rows = *Rows();
     std::vector<std::byte> one(geometry.row_bytes());
-    EXPECT_EQ(rows.Read(geometry.layers, 0, 1, one).code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(rows.Read(geometry.tensor_count(), 0, 1, one).code(), StatusCode::kInvalidArgument);
     EXPECT_EQ(rows.Read(0, 100, 1, one).code(), StatusCode::kInvalidArgument);
     EXPECT_EQ(rows.Read(0, 4294967295u, 2, one).code(), StatusCode::kInvalidArgument);
   }
@@ -88,7 +88,7 @@ TEST_F(ChunkRowsTest, OutsideTheChunkIsRefused) {
 TEST_F(ChunkRowsTest, ReadsOnlyTheRequestedStripes) {
   Open();
   const size_t row = geometry.row_bytes();
-  const auto total_bytes = static_cast<int64_t>(LayOutChunk(geometry, 100).total_bytes);
+  const auto total_bytes = static_cast<int64_t>(ChunkLayout(geometry, 100).total_bytes());
   test::FlipBits(File(), static_cast<int64_t>(40 * row) - total_bytes);
   std::vector<std::byte> read(32 * row);
   {
@@ -120,7 +120,7 @@ TEST_F(ChunkRowsTest, ADroppedChunkIsReadToItsEnd) {
   for (int cold = 0; cold < 2; ++cold) {
     if (cold == 1) {
       ChunkPut put = *store->Begin(chunk.info, geometry);
-      for (uint32_t l = 0; l < geometry.layers; ++l)
+      for (uint32_t l = 0; l < geometry.tensor_count(); ++l)
         ASSERT_TRUE(put.Write(l, 0, chunk.layers[l]).ok());
       ASSERT_TRUE(std::move(put).Finish().ok());
       Open();

@@ -20,14 +20,14 @@ TEST(ChunkStoreFull, AFullDiskRefusesPutsAndNothingElse) {
   if (!test::MountSmallDisk(path))
     GTEST_SKIP() << "no mount for this user: " << strerror(errno)
                  << "; to run it: the same as root";
-  const Geometry geometry = SmallGeometry();
+  const Geometry geometry = IndexedGeometry();
   ChunkStoreOptions options;
   options.path = path + "/store";
   options.capacity_bytes = 8 << 20;
   const auto put = [&](ChunkStore& store, uint32_t seed) -> absl::Status {
     const SmallChunk chunk = MakeSmallChunk(geometry, 1500, seed);
     CKV_ASSIGN_OR_RETURN(ChunkPut begun, store.Begin(chunk.info, geometry));
-    for (uint32_t l = 0; l < geometry.layers; ++l)
+    for (uint32_t l = 0; l < geometry.tensor_count(); ++l)
       CKV_RETURN_IF_ERROR(begun.Write(l, 0, chunk.layers[l]));
     return std::move(begun).Finish();
   };
@@ -38,7 +38,7 @@ TEST(ChunkStoreFull, AFullDiskRefusesPutsAndNothingElse) {
       ASSERT_TRUE(locator.ok()) << seed;
       const auto pin = store.Load(*locator);
       ASSERT_TRUE(pin.ok()) << pin.status();
-      EXPECT_EQ(ChecksumOf(pin->chunk().layer(2)), chunk.info.layer_checksums[2]);
+      EXPECT_EQ(ChecksumOf(pin->chunk().layer(2)), chunk.info.tensor_checksums[2]);
     }
   };
   uint32_t count = 0;

@@ -36,7 +36,7 @@ ChunkStoreOptions OptionsOf(const std::string& path) {
 absl::Status Put(ChunkStore& store, const Geometry& geometry, uint32_t seed) {
   const SmallChunk chunk = MakeSmallChunk(geometry, kTokens, seed);
   CKV_ASSIGN_OR_RETURN(ChunkPut put, store.Begin(chunk.info, geometry));
-  for (uint32_t l = 0; l < geometry.layers; ++l) {
+  for (uint32_t l = 0; l < geometry.tensor_count(); ++l) {
     const std::span<const std::byte> rows = chunk.layers[l];
     for (size_t at = 0; at < rows.size(); at += kPieceBytes) {
       CKV_RETURN_IF_ERROR(
@@ -51,7 +51,7 @@ absl::Status Put(ChunkStore& store, const Geometry& geometry, uint32_t seed) {
   const auto store = ChunkStore::Open(OptionsOf(path));
   if (!store.ok()) _exit(2);
   for (;; ++seed) {
-    if (!Put(**store, SmallGeometry(), seed).ok()) _exit(3);
+    if (!Put(**store, IndexedGeometry(), seed).ok()) _exit(3);
     if (write(acknowledge_fd, &seed, sizeof(seed)) != sizeof(seed)) _exit(4);
   }
 }
@@ -59,7 +59,7 @@ absl::Status Put(ChunkStore& store, const Geometry& geometry, uint32_t seed) {
 TEST(ChunkStoreKill, TwoHundredTimesNothingAcknowledgedIsLost) {
   constexpr int kKills = kSanitized ? 20 : 200;
   const std::string path = test::TempPath("killed");
-  const Geometry geometry = SmallGeometry();
+  const Geometry geometry = IndexedGeometry();
   std::mt19937 random(1);
   uint32_t next_seed = 0, acknowledged = 0, unfinished = 0;
   for (int kill_count = 0; kill_count < kKills; ++kill_count) {
@@ -100,8 +100,8 @@ TEST(ChunkStoreKill, TwoHundredTimesNothingAcknowledgedIsLost) {
       ASSERT_TRUE(locator.ok()) << "chunk " << s << " of kill " << kill_count << " was lost";
       const auto pin = (*store)->Load(*locator);
       ASSERT_TRUE(pin.ok()) << pin.status();
-      for (uint32_t l = 0; l < geometry.layers; ++l) {
-        const auto rows = pin->chunk().layer(l);
+      for (uint32_t l = 0; l < geometry.tensor_count(); ++l) {
+        const auto rows = pin->chunk().tensor(l);
         ASSERT_TRUE(std::equal(rows.begin(), rows.end(), chunk.layers[l].begin()));
       }
     }

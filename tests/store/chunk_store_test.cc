@@ -29,7 +29,7 @@ struct ChunkStoreTest : StoreFixture {
                          store->table().Find(chunk.info.id, geometry, tenant));
     CKV_ASSIGN_OR_RETURN(const ChunkPin pin, store->Load(locator));
     const Chunk copy(pin.chunk().info(), &geometry, Copy(pin.chunk()));
-    for (uint32_t l = 0; l < geometry.layers; ++l) {
+    for (uint32_t l = 0; l < geometry.tensor_count(); ++l) {
       const auto kept = pin.chunk().stripe_checksums(l);
       if (!std::equal(kept.begin(), kept.end(), copy.stripe_checksums(l).begin()))
         return absl::InternalError("other stripes than the rows have");
@@ -37,10 +37,10 @@ struct ChunkStoreTest : StoreFixture {
     return absl::OkStatus();
   }
   Extent Copy(const Chunk& chunk) {
-    Extent extent = *spare->Allocate(chunk.layout().total_bytes);
-    for (uint32_t l = 0; l < geometry.layers; ++l) {
-      std::memcpy(extent.bytes().data() + l * chunk.layout().layer_stride_bytes,
-                  chunk.layer(l).data(), chunk.layer(l).size());
+    Extent extent = *spare->Allocate(chunk.layout().total_bytes());
+    for (uint32_t l = 0; l < geometry.tensor_count(); ++l) {
+      std::memcpy(extent.bytes().data() + chunk.layout().begin(l), chunk.tensor(l).data(),
+                  chunk.tensor(l).size());
     }
     return extent;
   }
@@ -88,7 +88,7 @@ TEST_F(ChunkStoreTest, APutOverACopyInMemoryIsDurable) {
   // A copy that is inserted while a put is in progress.
   ChunkPut put = *store->Begin(chunks[2].info, geometry, "b");
   copy(chunks[2], "a");
-  for (uint32_t l = 0; l < geometry.layers; ++l)
+  for (uint32_t l = 0; l < geometry.tensor_count(); ++l)
     ASSERT_TRUE(put.Write(l, 0, chunks[2].layers[l]).ok());
   EXPECT_EQ(std::move(put).Finish().code(), StatusCode::kAlreadyExists);
   // It may become cold now.

@@ -40,7 +40,7 @@ struct ChunkStoreVerifyTest : StoreFixture {
   // Flips a bit of the hot chunk's last row.
   void FlipMemory(const SmallChunk& chunk) {
     const ChunkPin pin = *store->table().Pin(*store->table().Locate(chunk.info.id));
-    const std::span<const std::byte> rows = pin.chunk().layer(geometry.layers - 1);
+    const std::span<const std::byte> rows = pin.chunk().tensor(geometry.tensor_count() - 1);
     const_cast<std::byte&>(rows.back()) ^= std::byte{16};
   }
 };
@@ -51,8 +51,8 @@ TEST_F(ChunkStoreVerifyTest, FindsWholeChunksWholeHotAndCold) {
     const auto check = Verify(chunk);
     ASSERT_TRUE(check.ok()) << check.status();
     EXPECT_EQ(check->health, Health::kWhole) << check->why;
-    EXPECT_EQ(check->rows_checksum, DigestOf(chunk.info.layer_checksums));
-    const uint64_t rows = 3 * 2000;
+    EXPECT_EQ(check->rows_checksum, DigestOf(chunk.info.tensor_checksums));
+    const uint64_t rows = 3 * 2800;
     const uint64_t header = fs::file_size(FileOf(chunk)) - kSmallChunkBytes;
     EXPECT_EQ(check->bytes_checked, header + rows + (IsHot(chunk) ? rows : 0));
   }
@@ -158,7 +158,7 @@ TEST_F(ChunkStoreVerifyTest, FactsOfAChunkOutliveItsDamagedMemory) {
   const ChunkId& id = chunks[0].info.id;
   ChunkPut put = *store->Begin(chunks[0].info, geometry, "a");
   put.set_ttl(std::chrono::seconds(5));
-  for (uint32_t l = 0; l < geometry.layers; ++l)
+  for (uint32_t l = 0; l < geometry.tensor_count(); ++l)
     ASSERT_TRUE(put.Write(l, 0, chunks[0].layers[l]).ok());
   ASSERT_TRUE(std::move(put).Finish().ok());
   ASSERT_TRUE(store->Keep(id, true).ok());
@@ -284,7 +284,7 @@ TEST_F(ChunkStoreVerifyTest, ReadsInStepsAndStopsOnRequest) {
     return true;
   });
   ASSERT_TRUE(whole.ok());
-  EXPECT_EQ(steps.size(), 2 * 3 * 3u + 1) << "and the header";
+  EXPECT_EQ(steps.size(), 2 * 3 * (3 + 2u) + 1) << "and the header";
   EXPECT_LE(*std::max_element(steps.begin(), steps.end()), kVerifyStepBytes);
   for (const size_t stop_at : {size_t{0}, size_t{5}, size_t{12}}) {
     size_t count = 0;
@@ -292,7 +292,7 @@ TEST_F(ChunkStoreVerifyTest, ReadsInStepsAndStopsOnRequest) {
     EXPECT_EQ(stopped.status().code(), StatusCode::kCancelled);
     EXPECT_EQ(count, stop_at + 1);
   }
-  const SmallChunk filler = MakeSmallChunk(geometry, 120'000, 61);  // 7.2 of 8 MB
+  const SmallChunk filler = MakeSmallChunk(geometry, 85'000, 61);  // 7.1 of 8 MB
   // A chunk that becomes cold meanwhile is checked in its file alone. A dropped one is NotFound.
   size_t count = 0;
   const auto evicted = store->Verify(locator, [&](uint64_t) {
@@ -303,7 +303,7 @@ TEST_F(ChunkStoreVerifyTest, ReadsInStepsAndStopsOnRequest) {
   });
   ASSERT_TRUE(evicted.ok());
   EXPECT_EQ(evicted->health, Health::kWhole) << evicted->why;
-  EXPECT_EQ(count, 2 + 1 + 9u);
+  EXPECT_EQ(count, 2 + 1 + 15u);
   ASSERT_TRUE(Read(chunk).ok());
   const auto dropped = store->Verify(locator, [&](uint64_t) {
     store->Drop(chunk.info.id).IgnoreError();

@@ -23,8 +23,9 @@
 
 namespace ckv {
 
-// Of a chunk in memory: 100 tokens, three layers of 2048 bytes with their padding.
-inline constexpr uint64_t kSmallChunkBytes = 3 * 2048;
+// Of a chunk in memory: 100 tokens, and in each of three layers rows of 2,048 bytes and index keys
+// of 832, with their padding.
+inline constexpr uint64_t kSmallChunkBytes = 3 * (2048 + 832);
 
 struct StoreFixture : testing::Test {
   // Memory for `hot_count` of `chunk_count` chunks.
@@ -47,7 +48,7 @@ struct StoreFixture : testing::Test {
 
   absl::Status Put(const SmallChunk& chunk, std::string_view tenant = "") {
     CKV_ASSIGN_OR_RETURN(ChunkPut put, store->Begin(chunk.info, geometry, tenant));
-    for (uint32_t l = 0; l < geometry.layers; ++l) {
+    for (uint32_t l = 0; l < geometry.tensor_count(); ++l) {
       const std::span<const std::byte> rows = chunk.layers[l];
       const size_t first = std::min<size_t>(rows.size(), 1000);
       CKV_RETURN_IF_ERROR(put.Write(l, 0, rows.first(first)));
@@ -60,8 +61,8 @@ struct StoreFixture : testing::Test {
     CKV_ASSIGN_OR_RETURN(const ChunkLocator locator,
                          store->table().Find(chunk.info.id, geometry, tenant));
     CKV_ASSIGN_OR_RETURN(const ChunkPin pin, store->Load(locator));
-    for (uint32_t l = 0; l < geometry.layers; ++l) {
-      const auto rows = pin.chunk().layer(l);
+    for (uint32_t l = 0; l < geometry.tensor_count(); ++l) {
+      const auto rows = pin.chunk().tensor(l);
       if (!std::equal(rows.begin(), rows.end(), chunk.layers[l].begin(), chunk.layers[l].end()))
         return absl::InternalError("other rows than were put");
     }
@@ -80,7 +81,7 @@ struct StoreFixture : testing::Test {
   }
 
   FaultFileSystem files;
-  const Geometry geometry = SmallGeometry();
+  const Geometry geometry = IndexedGeometry();
   ChunkStoreOptions options;
   std::vector<SmallChunk> chunks;
   std::unique_ptr<ChunkStore> store;

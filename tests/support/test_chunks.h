@@ -30,9 +30,17 @@ inline Geometry SmallGeometry(uint32_t layers = 3) {
   return geometry;
 }
 
+// The same with index keys of 8 bytes.
+inline Geometry IndexedGeometry(uint32_t layers = 3) {
+  Geometry geometry = SmallGeometry(layers);
+  geometry.index = IndexShape{
+      .dim = 4, .heads = 2, .dtype = IndexDtype::kFp8, .rope_style = RopeStyle::kNone, .scale = 1};
+  return geometry;
+}
+
 struct SmallChunk {
   ChunkInfo info;
-  std::vector<std::vector<std::byte>> layers;
+  std::vector<std::vector<std::byte>> layers;  // the rows of each tensor
 };
 
 inline SmallChunk MakeSmallChunk(const Geometry& geometry, uint32_t token_count, uint32_t seed,
@@ -41,10 +49,10 @@ inline SmallChunk MakeSmallChunk(const Geometry& geometry, uint32_t token_count,
   SmallChunk chunk;
   std::vector<int32_t> tokens(token_count);
   for (int32_t& token : tokens) token = static_cast<int32_t>(rng() >> 1);
-  chunk.layers.resize(geometry.layers);
-  for (std::vector<std::byte>& layer : chunk.layers) {
-    layer.resize(size_t{token_count} * geometry.row_bytes());
-    for (std::byte& byte : layer) byte = static_cast<std::byte>(rng());
+  chunk.layers.resize(geometry.tensor_count());
+  for (uint32_t t = 0; t < geometry.tensor_count(); ++t) {
+    chunk.layers[t].resize(size_t{token_count} * geometry.tensor_row_bytes(t));
+    for (std::byte& byte : chunk.layers[t]) byte = static_cast<std::byte>(rng());
   }
   chunk.info = DescribeChunk(geometry, parent, position, tokens, {0, token_count},
                              [&](uint32_t layer) { return std::span(chunk.layers[layer]); });

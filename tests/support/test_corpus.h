@@ -16,13 +16,13 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "attention/bf16.h"
 #include "proto/base/status.h"
 #include "proto/corpus.h"
 #include "proto/geometry.h"
 #include "store/chunk_store.h"
 #include "store/memory/chunk.h"
 #include "store/memory/chunk_id.h"
+#include "tests/support/random_rows.h"
 
 namespace ckv::test {
 
@@ -39,17 +39,16 @@ inline Geometry TestGeometry(uint32_t layers = 3, uint32_t d_qk = 96, uint32_t d
   return geometry;
 }
 
-// `count` bf16 values, uniform in [-amplitude, amplitude].
-inline std::vector<uint16_t> RandomBf16(size_t count, std::mt19937& rng, float amplitude = 1.0f) {
-  std::uniform_real_distribution<float> value(-amplitude, amplitude);
-  std::vector<uint16_t> out(count);
-  for (uint16_t& v : out) v = Bf16FromFloat(value(rng));
-  return out;
+// The geometry with index keys: 4 heads of 16 values, of which 8 are rotated.
+inline Geometry WithIndex(Geometry geometry, IndexDtype dtype = IndexDtype::kFp8) {
+  geometry.index = IndexShape{.dim = 16, .heads = 4, .dtype = dtype, .d_rope = 8, .scale = 0.125f};
+  return geometry;
 }
 
 struct TestChunk {
   ChunkInfo info;
-  // bf16 [layers][token_count x d_qk]: exactly what the store holds.
+  // Tensors, exactly what the store holds: bf16 [layers][token_count x d_qk], then the index keys
+  // of each layer, if there are any.
   std::vector<std::vector<uint16_t>> layers;
 };
 
@@ -103,10 +102,12 @@ inline TestCorpus MakeTestCorpus(const Geometry& geometry,
       chunk.info.token_ids.push_back(static_cast<int32_t>(rng() % 100'000));
     }
     chunk.info.id = ComputeChunkId(fingerprint, parent, position, chunk.info.token_ids);
-    for (uint32_t layer = 0; layer < geometry.layers; ++layer) {
-      chunk.layers.push_back(RandomBf16(size_t{token_count} * geometry.d_qk, rng));
+    for (uint32_t t = 0; t < geometry.tensor_count(); ++t) {
+      chunk.layers.push_back(t < geometry.layers
+                                 ? RandomBf16(size_t{token_count} * geometry.d_qk, rng)
+                                 : RandomIndexKeys(*geometry.index, token_count, rng));
       const std::vector<uint16_t>& rows = chunk.layers.back();
-      chunk.info.layer_checksums.push_back(ChecksumOf(std::as_bytes(std::span(rows))));
+      chunk.info.tensor_checksums.push_back(ChecksumOf(std::as_bytes(std::span(rows))));
     }
     parent = chunk.info.id;
     position += token_count;
@@ -118,9 +119,8 @@ inline TestCorpus MakeTestCorpus(const Geometry& geometry,
 // Puts one chunk as a client's put would: announced, written, checked, published.
 inline absl::Status PutChunk(ChunkTable& table, const Geometry& geometry, const TestChunk& chunk) {
   CKV_ASSIGN_OR_RETURN(ChunkWriter writer, table.Begin(chunk.info, geometry));
-  for (uint32_t layer = 0; layer < geometry.layers; ++layer) {
-    CKV_RETURN_IF_ERROR(writer.Write(layer, 0, std::as_bytes(std::span(chunk.layers[layer]))));
-  }
+  for (uint32_t t = 0; t < geometry.tensor_count(); ++t)
+    CKV_RETURN_IF_ERROR(writer.Write(t, 0, std::as_bytes(std::span(chunk.layers[t]))));
   CKV_ASSIGN_OR_RETURN(Chunk whole, std::move(writer).Finish());
   return table.Insert(std::move(whole));
 }
@@ -128,9 +128,8 @@ inline absl::Status PutChunk(ChunkTable& table, const Geometry& geometry, const 
 // The same through a store: on disk, where it has one.
 inline absl::Status PutChunk(ChunkStore& store, const Geometry& geometry, const TestChunk& chunk) {
   CKV_ASSIGN_OR_RETURN(ChunkPut put, store.Begin(chunk.info, geometry));
-  for (uint32_t layer = 0; layer < geometry.layers; ++layer) {
-    CKV_RETURN_IF_ERROR(put.Write(layer, 0, std::as_bytes(std::span(chunk.layers[layer]))));
-  }
+  for (uint32_t t = 0; t < geometry.tensor_count(); ++t)
+    CKV_RETURN_IF_ERROR(put.Write(t, 0, std::as_bytes(std::span(chunk.layers[t]))));
   return std::move(put).Finish();
 }
 
@@ -138,9 +137,8 @@ inline absl::Status PutChunk(ChunkStore& store, const Geometry& geometry, const 
 inline absl::Status PutCopy(ChunkStore& store, const Geometry& geometry, const TestChunk& chunk,
                             std::string_view tenant = "") {
   CKV_ASSIGN_OR_RETURN(ChunkWriter writer, store.BeginCopy(chunk.info, geometry, tenant));
-  for (uint32_t layer = 0; layer < geometry.layers; ++layer) {
-    CKV_RETURN_IF_ERROR(writer.Write(layer, 0, std::as_bytes(std::span(chunk.layers[layer]))));
-  }
+  for (uint32_t t = 0; t < geometry.tensor_count(); ++t)
+    CKV_RETURN_IF_ERROR(writer.Write(t, 0, std::as_bytes(std::span(chunk.layers[t]))));
   CKV_ASSIGN_OR_RETURN(Chunk whole, std::move(writer).Finish());
   return store.InsertCopy(std::move(whole), tenant);
 }

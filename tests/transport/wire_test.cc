@@ -243,7 +243,7 @@ TEST(Wire, FetchRoundTripsAndRefuses) {
   EXPECT_EQ(request->entry.handle, 5u);
   EXPECT_EQ(request->entry.token_count, 4u);
   EXPECT_TRUE(request->indices.empty());
-  EXPECT_FALSE(decode({5, 0, kLayerCountMax + 1, 3, 4}).ok());
+  EXPECT_FALSE(decode({5, 0, kChunkTensorCountMax + 1, 3, 4}).ok());
   EXPECT_FALSE(decode({5, 0xffffffff, 2, 3, 4}).ok());
   EXPECT_FALSE(decode({5, 0, 1, 0xffffffff, 1}).ok());
   EXPECT_TRUE(decode({5, 0, 1, 0xfffffffe, 1}).ok());

@@ -14,6 +14,27 @@ absl::StatusOr<RowDtype> RowDtypeOf(uint32_t dtype) {
   return absl::InvalidArgumentError(absl::StrFormat("row_dtype: %d is no type of rows", dtype));
 }
 
+absl::StatusOr<RopeStyle> RopeStyleOf(const char* field, uint32_t style) {
+  if (style <= CKV_ROPE_HALF_SPLIT) return static_cast<RopeStyle>(style);
+  return absl::InvalidArgumentError(absl::StrFormat("%s: %d is no style", field, style));
+}
+
+absl::StatusOr<std::optional<IndexShape>> IndexOf(const ckv_corpus_facts& facts) {
+  if (facts.index_dim == 0) return std::nullopt;
+  IndexShape index;
+  index.dim = facts.index_dim;
+  index.heads = facts.index_heads;
+  if (facts.index_dtype < CKV_INDEX_BF16 || facts.index_dtype > CKV_INDEX_INT8) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("index_dtype: %d is no type of index keys", facts.index_dtype));
+  }
+  index.dtype = static_cast<IndexDtype>(facts.index_dtype);
+  index.d_rope = facts.index_d_rope;
+  CKV_ASSIGN_OR_RETURN(index.rope_style, RopeStyleOf("index_rope_style", facts.index_rope_style));
+  index.scale = static_cast<float>(facts.index_scale);
+  return index;
+}
+
 }  // namespace
 
 absl::StatusOr<Geometry> GeometryOf(const ckv_corpus_facts& facts) {
@@ -26,11 +47,7 @@ absl::StatusOr<Geometry> GeometryOf(const ckv_corpus_facts& facts) {
   geometry.d_v = facts.d_v;
   geometry.d_rope = facts.d_rope;
   CKV_ASSIGN_OR_RETURN(geometry.dtype, RowDtypeOf(facts.row_dtype));
-  if (facts.rope_style > CKV_ROPE_HALF_SPLIT) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("rope_style: %d is no style", facts.rope_style));
-  }
-  geometry.rope.style = static_cast<RopeStyle>(facts.rope_style);
+  CKV_ASSIGN_OR_RETURN(geometry.rope.style, RopeStyleOf("rope_style", facts.rope_style));
   geometry.rope.theta = facts.rope_theta;
   if (facts.yarn_factor != 0) {
     geometry.rope.yarn.emplace();
@@ -42,6 +59,7 @@ absl::StatusOr<Geometry> GeometryOf(const ckv_corpus_facts& facts) {
     geometry.rope.yarn->mscale_all_dim = facts.yarn_mscale_all_dim;
   }
   geometry.softmax_scale = static_cast<float>(facts.softmax_scale);
+  CKV_ASSIGN_OR_RETURN(geometry.index, IndexOf(facts));
   CKV_RETURN_IF_ERROR(ValidateGeometry(geometry));
   return geometry;
 }

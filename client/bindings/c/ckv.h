@@ -121,6 +121,10 @@ enum {
 // How RoPE rotates the last d_rope values: not, in pairs (2i, 2i+1), in pairs (i, i + d_rope/2).
 enum { CKV_ROPE_NONE = 0, CKV_ROPE_INTERLEAVED = 1, CKV_ROPE_HALF_SPLIT = 2 };
 
+// Data types of index keys. A key of FP8 (e4m3) or INT8 values has one float behind them, their
+// scale.
+enum { CKV_INDEX_NONE = 0, CKV_INDEX_BF16 = 1, CKV_INDEX_FP8 = 2, CKV_INDEX_INT8 = 3 };
+
 typedef struct ckv_requester ckv_requester;
 typedef struct ckv_corpus ckv_corpus;
 
@@ -243,6 +247,16 @@ typedef struct ckv_corpus_facts {
   double yarn_factor, yarn_original_max_position, yarn_beta_fast, yarn_beta_slow;
   double yarn_mscale, yarn_mscale_all_dim;
   double softmax_scale;  // a float; holders apply it, so pass queries without it
+  // The index keys of sparse attention, one a token and layer. If the model has none, all of these
+  // are 0. The score of key k for a token with vectors q_h and weights w_h is
+  //   index_scale x sum over the heads of w_h x max(0, q_h . k)
+  double index_scale;         // a float
+  uint32_t index_dim;         // values of a key, and of each query vector
+  uint32_t index_heads;       // query vectors of a token
+  uint32_t index_dtype;       // CKV_INDEX_BF16, ...
+  uint32_t index_d_rope;      // the first values of a key, which are rotated to its position
+  uint32_t index_rope_style;  // CKV_ROPE_NONE, ...
+  uint32_t index_key_bytes;   // one key: 132 for DeepSeek-V3.2; only read from the library
 } ckv_corpus_facts;
 
 ckv_status ckv_corpus_describe(const ckv_corpus* corpus, ckv_corpus_facts* facts);

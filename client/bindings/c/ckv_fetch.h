@@ -68,6 +68,11 @@ typedef struct ckv_fetch_call {
   // retry later than that. By default there is no limit but the timeout.
   uint64_t early_return_ns;
   const char* traceparent;  // as in ckv_attend_call
+  // If not 0, the layers' index keys are fetched instead of their rows: index_key_bytes each, at
+  // their canonical positions. Columns and `rotate` are not set. INVALID_ARGUMENT if the corpus has
+  // none.
+  uint32_t index_keys;
+  uint32_t reserved;
 } ckv_fetch_call;
 
 // The work of a fetch. The library writes all of it.

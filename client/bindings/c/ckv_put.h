@@ -89,6 +89,9 @@ ckv_status ckv_put_begin(ckv_requester* requester, const ckv_put_target* target,
 
 // Returns the bytes of one row of the corpus at one layer. 0 for NULL.
 uint32_t ckv_put_row_bytes(const ckv_put* put);
+// Returns the bytes of one index key of the corpus at one layer. 0 if it has no index, and for
+// NULL.
+uint32_t ckv_put_index_key_bytes(const ckv_put* put);
 
 // Begins the next chunk. All rows of the previous chunk must have been added. Allocates the memory
 // for all rows of the new one: token_count x layers x row_bytes. After an error, another chunk may
@@ -108,6 +111,13 @@ ckv_status ckv_put_add_chunk(ckv_put* put, const ckv_put_chunk* chunk);
 //   FAILED_PRECONDITION  there is no chunk yet.
 ckv_status ckv_put_add_rows(ckv_put* put, uint32_t layer, uint64_t offset_bytes, const void* rows,
                             uint64_t bytes);
+
+// The same for the index keys of the last chunk at one layer, index_key_bytes each. They are as the
+// model stores them, rotated to the chunk's own positions. A corpus with an index needs them before
+// the next chunk and before ckv_put_finish.
+//   INVALID_ARGUMENT     also: the corpus has no index.
+ckv_status ckv_put_add_index_keys(ckv_put* put, uint32_t layer, uint64_t offset_bytes,
+                                  const void* keys, uint64_t bytes);
 
 // Puts all chunks on holders and appends them to the corpus in one change: readers see all of them
 // or none. Chunks that the corpus already has are skipped, so a put whose answer was lost may be

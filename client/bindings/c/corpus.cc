@@ -77,12 +77,24 @@ ckv_corpus_facts FactsOf(const Corpus& corpus) {
     facts.yarn_mscale_all_dim = yarn->mscale_all_dim;
   }
   facts.softmax_scale = geometry.softmax_scale;
+  if (const auto& index = geometry.index) {
+    facts.index_scale = index->scale;
+    facts.index_dim = index->dim;
+    facts.index_heads = index->heads;
+    facts.index_dtype = static_cast<uint32_t>(index->dtype);
+    facts.index_d_rope = index->d_rope;
+    facts.index_rope_style = static_cast<uint32_t>(index->rope_style);
+    facts.index_key_bytes = index->key_bytes();
+  }
   return facts;
 }
 
 }  // namespace
 }  // namespace ckv::c
 
+static_assert(CKV_INDEX_BF16 == static_cast<int>(ckv::IndexDtype::kBf16));
+static_assert(CKV_INDEX_FP8 == static_cast<int>(ckv::IndexDtype::kFp8));
+static_assert(CKV_INDEX_INT8 == static_cast<int>(ckv::IndexDtype::kInt8));
 static_assert(CKV_ROPE_NONE == static_cast<int>(ckv::RopeStyle::kNone));
 static_assert(CKV_ROPE_INTERLEAVED == static_cast<int>(ckv::RopeStyle::kInterleaved));
 static_assert(CKV_ROPE_HALF_SPLIT == static_cast<int>(ckv::RopeStyle::kHalfSplit));

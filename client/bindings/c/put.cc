@@ -120,6 +120,11 @@ extern "C" uint32_t ckv_put_row_bytes(const ckv_put* put) {
   return put == nullptr ? 0 : put->writer->geometry().row_bytes();
 }
 
+extern "C" uint32_t ckv_put_index_key_bytes(const ckv_put* put) {
+  if (put == nullptr || !put->writer->geometry().index) return 0;
+  return put->writer->geometry().index->key_bytes();
+}
+
 extern "C" ckv_status ckv_put_add_chunk(ckv_put* put, const ckv_put_chunk* chunk) {
   return ckv::c::Guard(ckv::c::OwnerOfPut(put), [&]() -> absl::Status {
     if (put == nullptr) return ckv::c::Missing("put");
@@ -146,7 +151,20 @@ extern "C" ckv_status ckv_put_add_rows(ckv_put* put, uint32_t layer, uint64_t of
   return ckv::c::Guard(ckv::c::OwnerOfPut(put), [&]() -> absl::Status {
     if (put == nullptr) return ckv::c::Missing("put");
     if (rows == nullptr) return ckv::c::Missing("rows");
-    return put->writer->AddRows(layer, offset_bytes, {static_cast<const std::byte*>(rows), bytes});
+    CKV_ASSIGN_OR_RETURN(const uint32_t tensor, ckv::TensorOf(put->writer->geometry(), layer,
+                                                              /*index_keys=*/false));
+    return put->writer->AddRows(tensor, offset_bytes, {static_cast<const std::byte*>(rows), bytes});
+  });
+}
+
+extern "C" ckv_status ckv_put_add_index_keys(ckv_put* put, uint32_t layer, uint64_t offset_bytes,
+                                             const void* keys, uint64_t bytes) {
+  return ckv::c::Guard(ckv::c::OwnerOfPut(put), [&]() -> absl::Status {
+    if (put == nullptr) return ckv::c::Missing("put");
+    if (keys == nullptr) return ckv::c::Missing("keys");
+    CKV_ASSIGN_OR_RETURN(const uint32_t tensor, ckv::TensorOf(put->writer->geometry(), layer,
+                                                              /*index_keys=*/true));
+    return put->writer->AddRows(tensor, offset_bytes, {static_cast<const std::byte*>(keys), bytes});
   });
 }
 

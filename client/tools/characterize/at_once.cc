@@ -116,8 +116,8 @@ absl::StatusOr<Sample> FetchesAtOnce(const TaskContext& context, const Character
       fetch.corpus = context.target->corpus;
       fetch.chunk_begin = chunk;
       fetch.chunk_end = chunk + 1;
-      fetch.layer_begin = layer;
-      fetch.layer_end = layer + 1;
+      fetch.tensor_begin = layer;
+      fetch.tensor_end = layer + 1;
       fetch.deadline = context.Deadline();
       return lane.requester->Fetch(fetch, [](const FetchedRows&) { return absl::OkStatus(); });
     };

@@ -182,10 +182,10 @@ absl::StatusOr<double> TimeFetch(Requester& requester, const TimingCall& call, C
   fetch.corpus = call.corpus;
   fetch.chunk_begin = call.chunk;
   fetch.chunk_end = call.chunk + 1;
-  fetch.layer_end = geometry.layers;
+  fetch.tensor_end = geometry.layers;
   fetch.deadline = call.deadline;
   const auto place = [&](const RowRun& run) {
-    return std::span(rows).subspan(run.layer * layer_bytes + size_t{run.token_begin} * row_bytes,
+    return std::span(rows).subspan(run.tensor * layer_bytes + size_t{run.token_begin} * row_bytes,
                                    size_t{run.token_count} * row_bytes);
   };
   std::vector<double> all;
@@ -205,7 +205,7 @@ absl::StatusOr<double> TimeFetchInto(Requester& requester, const TimingCall& cal
   fetch.corpus = call.corpus;
   fetch.chunk_begin = call.chunk;
   fetch.chunk_end = call.chunk + 1;
-  fetch.layer_end = call.corpus->geometry.layers;
+  fetch.tensor_end = call.corpus->geometry.layers;
   fetch.position = call.corpus->chunks[call.chunk].position + kFetchOffset;
   fetch.deadline = call.deadline;
   std::vector<double> all;

@@ -317,7 +317,7 @@ class Planner {
 }  // namespace
 
 uint64_t CopyBytesOf(const Geometry& geometry, const ChunkPlacement& chunk) {
-  return LayOutChunk(geometry, chunk.token_count).total_bytes;
+  return ChunkLayout(geometry, chunk.token_count).total_bytes();
 }
 
 CopyPlan PlanCopies(const CopyPlanView& view) {

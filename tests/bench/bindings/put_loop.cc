@@ -33,7 +33,7 @@ SourceChunk ChunkOf(const Geometry& geometry, const std::vector<std::byte>& rows
     return std::span(rows).subspan(layer * bytes, bytes);
   };
   for (uint32_t layer = 0; layer < geometry.layers; ++layer)
-    chunk.info.layer_checksums.push_back(ChecksumOf(chunk.rows(layer)));
+    chunk.info.tensor_checksums.push_back(ChecksumOf(chunk.rows(layer)));
   return chunk;
 }
 

@@ -74,14 +74,14 @@ struct Fetches {
     return destination.bytes().subspan(layer * layer_bytes, layers * layer_bytes);
   }
   void Fetch(uint32_t layer) {
-    call.layer_begin = layer;
-    call.layer_end = layer + layers;
+    call.tensor_begin = layer;
+    call.tensor_end = layer + layers;
     call.deadline = Clock::Real()->Now() + std::chrono::seconds(10);
     const size_t row_bytes = fleet.geometry().row_bytes();
     const absl::Status status = fleet.requester().Fetch(
         call,
         [&](const RowRun& run) {
-          return destination.bytes().subspan(run.layer * layer_bytes + run.token_begin * row_bytes,
+          return destination.bytes().subspan(run.tensor * layer_bytes + run.token_begin * row_bytes,
                                              run.token_count * row_bytes);
         },
         [](const FetchedRows&) { return absl::OkStatus(); });

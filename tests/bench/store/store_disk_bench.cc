@@ -68,7 +68,7 @@ struct LargeChunk {
     }
     return std::move(put).Finish();
   }
-  size_t bytes() const { return LayOutChunk(geometry, 2048).total_bytes; }
+  size_t bytes() const { return ChunkLayout(geometry, 2048).total_bytes(); }
 
   Geometry geometry;
   SmallChunk chunk;

@@ -56,7 +56,7 @@ void BM_SelectedStripes(benchmark::State& state) {
   const SmallChunk chunk = MakeSmallChunk(geometry, kTokens, 1);
   ChunkStoreOptions options;
   options.path = path + "/store";
-  options.capacity_bytes = LayOutChunk(geometry, kTokens).total_bytes;
+  options.capacity_bytes = ChunkLayout(geometry, kTokens).total_bytes();
   auto store = *ChunkStore::Open(options);
   {
     ChunkPut put = *store->Begin(chunk.info, geometry);

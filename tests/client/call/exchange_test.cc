@@ -55,7 +55,7 @@ struct ExchangeTest : testing::TestWithParam<Kind> {
       FetchCall call;
       call.corpus = published;
       call.chunk_end = 1;
-      call.layer_end = published->geometry.layers;
+      call.tensor_end = published->geometry.layers;
       call.deadline = deadline;
       return requester->Fetch(call, [](const FetchedRows&) { return absl::OkStatus(); });
     }

@@ -208,7 +208,7 @@ TEST(FetchColumns, SlicesOfEveryRowInAsFewTransfersAsTheirBytes) {
     FetchCall call;
     call.corpus = *cluster.requester->Resolve("c", "", Soon());
     call.chunk_end = 2;
-    call.layer_end = 12;
+    call.tensor_end = 12;
     call.deadline = Soon();
     for (const ColumnRange columns :
          {ColumnRange{0, 32}, ColumnRange{32, 64}, ColumnRange{4, 96}}) {
@@ -245,7 +245,7 @@ TEST(FetchColumns, TheBandIsRotatedWholeOrNotAtAll) {
   call.corpus = *cluster.requester->Resolve("c", "", Soon());
   call.chunk_begin = 1;
   call.chunk_end = 2;
-  call.layer_end = 1;
+  call.tensor_end = 1;
   call.position = 1000;
   call.deadline = Soon();
   std::vector<uint16_t> rotated = corpus.chunks[1].layers[0];

@@ -29,7 +29,7 @@ struct Gathered {
   bool in_order = true;
   absl::Status operator()(const FetchedRows& run) {
     const uint64_t place =
-        (uint64_t{run.chunk} << 40) + (uint64_t{run.layer} << 20) + run.token_begin + 1;
+        (uint64_t{run.chunk} << 40) + (uint64_t{run.tensor} << 20) + run.token_begin + 1;
     in_order &= place > last;
     last = place;
     bytes.insert(bytes.end(), run.rows.begin(), run.rows.end());
@@ -43,10 +43,11 @@ std::vector<std::byte> StoredBytes(const test::TestCorpus& corpus, const FetchCa
   const Geometry& geometry = corpus.geometry;
   const RopeRotation rotation(geometry.rope, geometry.d_rope, delta);
   for (uint32_t chunk = call.chunk_begin; chunk < call.chunk_end; ++chunk) {
-    for (uint32_t layer = call.layer_begin; layer < call.layer_end; ++layer) {
+    for (uint32_t layer = call.tensor_begin; layer < call.tensor_end; ++layer) {
       std::vector<uint16_t> rows = corpus.chunks[chunk].layers[layer];
-      test::RotateBandsBf16(rotation, rows.data(), uint32_t(rows.size() / geometry.d_qk),
-                            geometry.d_qk, geometry.d_qk);
+      if (delta != 0)
+        test::RotateBandsBf16(rotation, rows.data(), uint32_t(rows.size() / geometry.d_qk),
+                              geometry.d_qk, geometry.d_qk);
       const auto raw = std::as_bytes(std::span(rows));
       bytes.insert(bytes.end(), raw.begin(), raw.end());
     }
@@ -60,9 +61,10 @@ auto PlacesIn(std::vector<std::byte>& bytes, const FetchCall& call) {
     const uint64_t row_bytes = call.corpus->geometry.row_bytes();
     uint64_t row = 0;
     for (uint32_t chunk = call.chunk_begin; chunk < run.chunk; ++chunk) {
-      row += uint64_t{call.corpus->chunks[chunk].token_count} * (call.layer_end - call.layer_begin);
+      row +=
+          uint64_t{call.corpus->chunks[chunk].token_count} * (call.tensor_end - call.tensor_begin);
     }
-    row += uint64_t{call.corpus->chunks[run.chunk].token_count} * (run.layer - call.layer_begin);
+    row += uint64_t{call.corpus->chunks[run.chunk].token_count} * (run.tensor - call.tensor_begin);
     return std::span(bytes).subspan((row + run.token_begin) * row_bytes,
                                     run.token_count * row_bytes);
   };
@@ -84,8 +86,8 @@ TEST(Fetch, ReturnsTheBytesOfTheStore) {
         call.corpus = *cluster.requester->Resolve("c", "", Soon());
         call.chunk_begin = rotated ? 2 : 0;
         call.chunk_end = 6;
-        call.layer_begin = rotated ? 1 : 0;
-        call.layer_end = 3;
+        call.tensor_begin = rotated ? 1 : 0;
+        call.tensor_end = 3;
         call.deadline = Soon();
         // The canonical position of the first of the chunks is 5.
         if (rotated) call.position = 777;
@@ -114,6 +116,57 @@ TEST(Fetch, ReturnsTheBytesOfTheStore) {
   }
 }
 
+// Keys of 20 bytes behind rows of 192. Small slots cut tensors by tokens; large ones carry several
+// tensors, but never rows and keys together.
+TEST(Fetch, IndexKeysAreBehindTheRows) {
+  const auto corpus = MakeTestCorpus(test::WithIndex(TestGeometry()), {5, 0, 64, 100}, 1);
+  for (const FabricKind kind : {FabricKind::kShm, FabricKind::kTcp}) {
+    const auto fabric =
+        kind == FabricKind::kShm ? NewShmFabric(Clock::Real()) : NewTcpFabric(Clock::Real());
+    for (const LaneShape& shape : {SmallShape(2), LaneShape{.slot_count = 4}}) {
+      Cluster cluster(fabric.get(), 2, shape);
+      cluster.fleet.Load("c", corpus, {0, 1, 1, 0});
+      FetchCall call;
+      call.corpus = *cluster.requester->Resolve("c", "", Soon());
+      call.chunk_end = 4;
+      call.deadline = Soon();
+      for (const auto& [begin, end] : {std::pair{0u, 6u}, {2u, 4u}, {3u, 6u}, {5u, 6u}}) {
+        call.tensor_begin = begin;
+        call.tensor_end = end;
+        Gathered got;
+        const absl::Status status = cluster.requester->Fetch(call, std::ref(got));
+        ASSERT_TRUE(status.ok()) << status;
+        EXPECT_TRUE(got.in_order);
+        EXPECT_TRUE(got.bytes == StoredBytes(corpus, call, 0)) << begin << " to " << end;
+      }
+      const auto refused = [&](const FetchCall& bad) {
+        Gathered got;
+        EXPECT_EQ(cluster.requester->Fetch(bad, std::ref(got)).code(),
+                  absl::StatusCode::kInvalidArgument);
+      };
+      call.tensor_end = 7;
+      refused(call);
+      call.tensor_end = 6;
+      call.position = 0;
+      refused(call);
+      call.position.reset();
+      call.columns = {0, 4};
+      refused(call);
+      const std::vector<int32_t> rows = {0};
+      const std::vector<std::span<const int32_t>> layers(4, rows);
+      SelectionCall selection = {
+          .corpus = call.corpus, .chunk_end = 4, .indices = layers, .columns = {}};
+      selection.deadline = Soon();
+      EXPECT_EQ(
+          cluster.requester
+              ->FetchSelection(selection, [](const SelectedRows&) { return absl::OkStatus(); })
+              .code(),
+          absl::StatusCode::kInvalidArgument)
+          << "the fourth tensor has keys";
+    }
+  }
+}
+
 TEST(Fetch, AtItsOwnPositionNothingIsRotated) {
   const auto corpus = MakeTestCorpus(TestGeometry(), {5, 64}, 1);
   const auto fabric = NewLoopbackFabric(Clock::Real());
@@ -123,7 +176,7 @@ TEST(Fetch, AtItsOwnPositionNothingIsRotated) {
   call.corpus = *cluster.requester->Resolve("c", "", Soon());
   call.chunk_begin = 1;
   call.chunk_end = 2;
-  call.layer_end = 3;
+  call.tensor_end = 3;
   call.position = 5;
   call.deadline = Soon();
   Gathered got;
@@ -139,7 +192,7 @@ TEST(Fetch, TheSinksErrorEndsTheCall) {
   FetchCall call;
   call.corpus = *cluster.requester->Resolve("c", "", Soon());
   call.chunk_end = 2;
-  call.layer_end = 3;
+  call.tensor_end = 3;
   call.deadline = Soon();
   int calls = 0;
   const absl::Status status = cluster.requester->Fetch(call, [&](const FetchedRows&) {
@@ -161,7 +214,7 @@ TEST(Fetch, RefusesMissingChunks) {
   FetchCall good;
   good.corpus = *cluster.requester->Resolve("c", "", Soon());
   good.chunk_end = 2;
-  good.layer_end = 3;
+  good.tensor_end = 3;
   good.deadline = Soon();
   int calls = 0;
   const auto code = [&](const FetchCall& call) {
@@ -177,10 +230,10 @@ TEST(Fetch, RefusesMissingChunks) {
   call.chunk_end = 3;
   EXPECT_EQ(code(call), absl::StatusCode::kInvalidArgument);
   call = good;
-  call.layer_end = 4;
+  call.tensor_end = 4;
   EXPECT_EQ(code(call), absl::StatusCode::kInvalidArgument);
   call = good;
-  call.layer_begin = 3;
+  call.tensor_begin = 3;
   EXPECT_EQ(code(call), absl::StatusCode::kInvalidArgument);
   call = good;
   call.position = UINT64_MAX;
@@ -238,7 +291,7 @@ TEST(Fetch, AFlippedBitIsNotShown) {
     FetchCall call;
     call.corpus = *cluster.requester->Resolve("c", "", Soon());
     call.chunk_end = 2;
-    call.layer_end = 3;
+    call.tensor_end = 3;
     call.deadline = Soon();
     Gathered got;
     EXPECT_EQ(cluster.requester->Fetch(call, std::ref(got)).code(), expected);
@@ -276,7 +329,7 @@ TEST(Fetch, AtTheDeadlineTheHoldersAreNamed) {
   FetchCall call;
   call.corpus = *cluster.requester->Resolve("c", "", Soon());
   call.chunk_end = 2;
-  call.layer_end = 1;
+  call.tensor_end = 1;
   call.deadline = Soon(std::chrono::milliseconds(100));
   const absl::Status status =
       cluster.requester->Fetch(call, [](const FetchedRows&) { return absl::OkStatus(); });

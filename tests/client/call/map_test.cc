@@ -40,15 +40,11 @@ UniqueFd Sealed(std::span<const std::byte> bytes, int seals) {
 
 struct MapTest : testing::Test {
   MapTest() {
-    const Geometry& g = corpus.geometry;
-    layout.layers = g.layers;
-    layout.layer_bytes = uint64_t{5} * g.row_bytes();
-    layout.layer_stride_bytes = (layout.layer_bytes + 63) / 64 * 64;
-    layout.total_bytes = layout.layers * layout.layer_stride_bytes;
-    memory.resize(layout.total_bytes);
-    for (uint32_t l = 0; l < g.layers; ++l) {
-      std::memcpy(memory.data() + l * layout.layer_stride_bytes, corpus.chunks[0].layers[l].data(),
-                  layout.layer_bytes);
+    body.bytes = layout.total_bytes();
+    memory.resize(layout.total_bytes());
+    for (uint32_t l = 0; l < corpus.geometry.layers; ++l) {
+      std::memcpy(memory.data() + layout.begin(l), corpus.chunks[0].layers[l].data(),
+                  layout.bytes(l));
     }
   }
   void Connect(FabricKind kind) {
@@ -77,10 +73,10 @@ struct MapTest : testing::Test {
     reply.kind = header.kind;
     reply.request_id = header.request_id + (strange ? 1 : 0);
     reply.epoch = header.epoch;
-    reply.body_bytes = sizeof(layout);
+    reply.body_bytes = sizeof(body);
     EncodeHeader(reply, slot);
-    std::memcpy(slot.data() + sizeof(reply), &layout, sizeof(layout));
-    const uint32_t bytes = sizeof(reply) + sizeof(layout);
+    std::memcpy(slot.data() + sizeof(reply), &body, sizeof(body));
+    const uint32_t bytes = sizeof(reply) + sizeof(body);
     if (passes) {
       const UniqueFd fd = Sealed(memory, seals);
       lane.PostWithDescriptor(arrival.slot, bytes, fd.get()).IgnoreError();
@@ -91,8 +87,9 @@ struct MapTest : testing::Test {
 
   ShiftedClock clock;
   test::TestCorpus corpus = MakeTestCorpus(TestGeometry(), {5, 0, 3}, 1);
+  const ChunkLayout layout{corpus.geometry, 5};
   // Written only between calls.
-  MappedLayout layout;
+  MapReply body;
   std::vector<std::byte> memory;
   int seals = kSealed;
   bool passes = true, strange = false;
@@ -116,10 +113,9 @@ TEST_F(MapTest, TheRowsAreThoseOfTheHolder) {
   moved = std::move(kept);
   EXPECT_EQ(moved.token_count(), 5u);
   for (uint32_t l = 0; l < corpus.geometry.layers; ++l) {
-    ASSERT_EQ(moved.layer(l).size(), layout.layer_bytes);
+    ASSERT_EQ(moved.layer(l).size(), layout.bytes(l));
     EXPECT_EQ(
-        std::memcmp(moved.layer(l).data(), corpus.chunks[0].layers[l].data(), layout.layer_bytes),
-        0);
+        std::memcmp(moved.layer(l).data(), corpus.chunks[0].layers[l].data(), layout.bytes(l)), 0);
     EXPECT_EQ(reinterpret_cast<uintptr_t>(moved.layer(l).data()) % 64, 0u);
   }
 }
@@ -165,27 +161,18 @@ TEST_F(MapTest, MemoryThatCouldChangeIsRefused) {
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
   const UniqueFd reading(ends[0]), writing(ends[1]);
-  EXPECT_EQ(MapDescriptor(reading.get(), layout, corpus.geometry, 5).status().code(),
+  EXPECT_EQ(MapDescriptor(reading.get(), body.bytes, corpus.geometry, 5).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(MapTest, ALayoutThatDoesNotFitIsRefused) {
+TEST_F(MapTest, AnotherSizeIsRefused) {
   Connect(FabricKind::kShm);
-  const MappedLayout good = layout;
-  const auto expect_refused = [&] {
-    EXPECT_EQ(requester->Map(call).status().code(), absl::StatusCode::kInvalidArgument);
-    layout = good;
-  };
-  layout.layers -= 1;
-  expect_refused();
-  layout.layer_bytes -= corpus.geometry.row_bytes();  // a token less
-  expect_refused();
-  layout.layer_bytes = layout.layer_stride_bytes + 64;
-  expect_refused();
-  layout.total_bytes += 1;  // more than there is
-  expect_refused();
-  layout.layer_stride_bytes = UINT64_MAX / 64 * 64;
-  expect_refused();
+  const uint64_t good = body.bytes;
+  for (const uint64_t bytes : {good - 64, good + 1, good + 64, UINT64_MAX}) {
+    body.bytes = bytes;
+    EXPECT_EQ(requester->Map(call).status().code(), absl::StatusCode::kInvalidArgument) << bytes;
+  }
+  body.bytes = good;
   EXPECT_TRUE(requester->Map(call).ok());
 }
 

@@ -152,7 +152,7 @@ TEST_F(RequesterBackendTest, RowsAreFetchedIntoACacheOnADevice) {
     FetchCall call;
     call.corpus = cluster->Resolve();
     call.chunk_end = 4;
-    call.layer_end = geometry.layers;
+    call.tensor_end = geometry.layers;
     call.position = 777;
     call.deadline = Soon();
     const CacheSequenceId sequence = cache->Begin();
@@ -184,7 +184,7 @@ TEST_F(RequesterBackendTest, FetchedRowsAreTurnedBeforeTheyAreShown) {
   FetchCall call;
   call.corpus = cluster->Resolve();
   call.chunk_end = 4;
-  call.layer_end = 1;
+  call.tensor_end = 1;
   call.position = 50;
   call.deadline = Soon();
   std::vector<std::byte> got;
@@ -250,7 +250,7 @@ TEST_F(RequesterBackendTest, MemoryThatIsNotReachedIsRefusedBeforeAnythingIsSent
   FetchCall fetch;
   fetch.corpus = corpus;
   fetch.chunk_end = 1;
-  fetch.layer_end = geometry.layers;
+  fetch.tensor_end = geometry.layers;
   fetch.deadline = Soon();
   const absl::Status status = cluster->requester->FetchInto(fetch, *cache, cache->Begin());
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);

@@ -103,7 +103,7 @@ class RequesterPinnedTest : public testing::TestWithParam<FabricKind> {
     FetchCall call;
     call.corpus = Resolve(requester);
     call.chunk_end = 4;
-    call.layer_end = corpus_.geometry.layers;
+    call.tensor_end = corpus_.geometry.layers;
     call.position = position;
     call.deadline = Soon();
     return call;
@@ -185,7 +185,7 @@ TEST_P(RequesterPinnedTest, RowsAreFetched) {
   }
   // Rows for the processor are rotated by the processor.
   FetchCall one = call;
-  one.layer_end = 1;
+  one.tensor_end = 1;
   std::vector<std::byte> got;
   const absl::Status status = requester->Fetch(one, [&](const FetchedRows& run) {
     got.insert(got.end(), run.rows.begin(), run.rows.end());

@@ -223,7 +223,7 @@ TEST_F(RequesterStreamTest, AnAnswersMemoryIsCheckedFirst) {
 
 struct RowsHere final : LocalRows {
   std::vector<std::vector<uint16_t>> layers;
-  std::span<const std::byte> layer(uint32_t l) const override {
+  std::span<const std::byte> tensor(uint32_t l) const override {
     return std::as_bytes(std::span(layers[l]));
   }
 };

@@ -81,7 +81,7 @@ struct RestartTest : testing::TestWithParam<FabricKind> {
     FetchCall call;
     call.corpus = published;
     call.chunk_end = static_cast<uint32_t>(published->chunks.size());
-    call.layer_end = published->geometry.layers;
+    call.tensor_end = published->geometry.layers;
     call.deadline = Soon();
     return requester->Fetch(call, [rows](const FetchedRows& run) {
       rows->insert(rows->end(), run.rows.begin(), run.rows.end());

@@ -281,7 +281,7 @@ TEST_F(ReplicaTest, AFetchContinuesWithAnother) {
   fetch.corpus = call.corpus;
   // Rows of h0 are delivered before those of h1 are requested again.
   fetch.chunk_end = 5;
-  fetch.layer_end = corpus.geometry.layers;
+  fetch.tensor_end = corpus.geometry.layers;
   const auto rows_of = [&](std::vector<std::byte>* all) {
     fetch.deadline = clock.Now() + kTimeout;
     return requester->Fetch(fetch, [&](const FetchedRows& run) {

@@ -83,7 +83,7 @@ struct Overload : testing::Test {
   absl::Status Fetch() {
     FetchCall call;
     call.corpus = published;
-    call.chunk_end = call.layer_end = 1;
+    call.chunk_end = call.tensor_end = 1;
     call.deadline = Soon();
     requested = 0;
     return requester->Fetch(call, [](const FetchedRows&) { return absl::OkStatus(); });

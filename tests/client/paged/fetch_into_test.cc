@@ -50,7 +50,7 @@ struct CacheCluster : test::Cluster {
     call.corpus = Resolve();
     call.chunk_begin = chunk_begin;
     call.chunk_end = chunk_end;
-    call.layer_end = corpus.geometry.layers;
+    call.tensor_end = corpus.geometry.layers;
     call.position = position;
     call.deadline = Soon();
     return call;
@@ -232,7 +232,7 @@ TEST(FetchInto, RefusesAnImpossibleFetchBeforeItTakesABlock) {
   EXPECT_EQ(code(cluster.Call(1, 1, 0)), StatusCode::kInvalidArgument);
   EXPECT_EQ(code(cluster.Call(0, 1, UINT64_MAX)), StatusCode::kInvalidArgument);
   FetchCall call = cluster.Call(0, 1, 0);
-  call.layer_end = 2;
+  call.tensor_end = 2;
   EXPECT_EQ(code(call, "layers 0 to 2 into a cache of 0 to 3"), StatusCode::kInvalidArgument);
   call = cluster.Call(0, 1, 0);
   call.deadline = Clock::Real()->Now();

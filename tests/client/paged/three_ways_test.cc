@@ -92,7 +92,7 @@ class ThreeWays : public testing::Test {
     FetchCall call;
     call.corpus = corpus_;
     call.chunk_end = 1;
-    call.layer_end = engine_->geometry().layers;
+    call.tensor_end = engine_->geometry().layers;
     call.position = position;
     call.deadline = test::Soon();
     const CacheSequenceId sequence = cache.Begin();

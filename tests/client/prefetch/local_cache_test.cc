@@ -300,7 +300,7 @@ TEST_F(LocalCacheTest, EvictionInTheMiddleOfADecodeChangesNoBit) {
 class RowsHere final : public LocalRowSource {
  public:
   struct Rows final : LocalRows {
-    std::span<const std::byte> layer(uint32_t l) const override {
+    std::span<const std::byte> tensor(uint32_t l) const override {
       return std::as_bytes(std::span(chunk->layers[l]));
     }
     bool current() const override { return sound; }

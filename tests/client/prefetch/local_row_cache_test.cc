@@ -30,7 +30,7 @@ class LocalRowCacheTest : public testing::Test {
     auto fill = store_.Begin(Id(n), geometry_, kTokens);
     if (!fill.ok()) return false;
     for (uint32_t l = 0; l < geometry_.layers; ++l)
-      std::memset(fill->layer(l).data(), n + int(l), fill->layer(l).size());
+      std::memset(fill->tensor(l).data(), n + int(l), fill->tensor(l).size());
     store_.Commit(*std::move(fill));
     return true;
   }
@@ -117,7 +117,7 @@ TEST_F(LocalRowCacheTest, ThreadsTakeNoMoreThanThereIs) {
 
 class Elsewhere final : public LocalRows {
  public:
-  std::span<const std::byte> layer(uint32_t) const override { return bytes; }
+  std::span<const std::byte> tensor(uint32_t) const override { return bytes; }
   std::vector<std::byte> bytes = std::vector<std::byte>(7);
 };
 

@@ -54,10 +54,10 @@ class PrefetcherTest : public testing::Test {
     tools.map = map_;
     tools.fetch = [this](const FetchCall& call, const PrefetcherTools::Place& place,
                          const std::function<bool()>&) {
-      if (call.layer_begin == 0) ++prefetches_;
+      if (call.tensor_begin == 0) ++prefetches_;
       if (on_prefetch_) on_prefetch_(call);
       for (uint32_t chunk = call.chunk_begin; chunk < call.chunk_end; ++chunk) {
-        for (uint32_t layer = call.layer_begin; layer < call.layer_end; ++layer)
+        for (uint32_t layer = call.tensor_begin; layer < call.tensor_end; ++layer)
           place(RowRun{chunk, layer, 0, corpus_->chunks[chunk].token_count})[0] =
               static_cast<std::byte>(chunk + 1);
       }

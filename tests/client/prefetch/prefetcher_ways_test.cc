@@ -117,7 +117,7 @@ class HolderHere final : public LocalRowSource {
  public:
   struct Rows final : LocalRows {
     explicit Rows(uint8_t first) : bytes(size_t{1} << 20, std::byte{first}) {}
-    std::span<const std::byte> layer(uint32_t) const override { return bytes; }
+    std::span<const std::byte> tensor(uint32_t) const override { return bytes; }
     std::vector<std::byte> bytes;
   };
   std::shared_ptr<const LocalRows> Find(const Corpus& corpus, uint32_t chunk) override {
@@ -324,7 +324,7 @@ TEST_F(PrefetcherWaysTest, OnlyWhatIsMissingIsPrefetched) {
   for (ChunkPlacement& chunk : corpus_->chunks) chunk.token_count = 512;
   std::atomic<uint32_t> chunks{0};
   on_prefetch_ = [&](const FetchCall& call) {
-    if (call.layer_begin == 0) chunks += call.chunk_end - call.chunk_begin;
+    if (call.tensor_begin == 0) chunks += call.chunk_end - call.chunk_begin;
   };
   Start(10 * chunk_bytes_);
   const auto some = Open({1, 2});
@@ -345,7 +345,7 @@ TEST_F(PrefetcherWaysTest, TwoPrefetchesAtOnceAndOneOfEachHolder) {
   on_prefetch_ = [&](const FetchCall& call) {
     absl::MutexLock lock(&mu);
     const uint32_t holder = call.chunk_begin % holder_count_;
-    if (call.layer_begin > 0) return;
+    if (call.tensor_begin > 0) return;
     EXPECT_TRUE(under_way.insert(holder).second) << "two prefetches of one holder";
     most = std::max(most, under_way.size());
     mu.Await(absl::Condition(&go_on));

@@ -51,7 +51,7 @@ TEST_F(ChunkAssemblerTest, LayersInAnyOrderAndInPieces) {
     ASSERT_TRUE(whole.ok()) << whole.status();
     const ChunkInfo& due = corpus_.chunks[chunk].info;
     EXPECT_EQ(whole->chunk.info.id, due.id);
-    EXPECT_EQ(whole->chunk.info.layer_checksums, due.layer_checksums);
+    EXPECT_EQ(whole->chunk.info.tensor_checksums, due.tensor_checksums);
     EXPECT_EQ(whole->token_hash, TokenHashOf(due.token_ids, {}));
     for (uint32_t layer = 0; layer < corpus_.geometry.layers; ++layer) {
       const auto rows = whole->chunk.rows(layer), due_rows = Layer(chunk, layer);

@@ -257,7 +257,7 @@ TEST_P(LoadTest, PushesAreBoundedAndRight) {
     return client->CallBytes(header, std::as_bytes(std::span(&entry, 1)));
   };
   for (const uint32_t layers : {1u, 16u, 17u, 40u}) {
-    const FetchEntry entry = {.handle = handles[0], .layer_count = layers, .token_count = 9};
+    const FetchEntry entry = {.handle = handles[0], .tensor_count = layers, .token_count = 9};
     const auto reply = fetch(entry);
     ASSERT_TRUE(reply.ok()) << reply.status();
     ASSERT_TRUE(reply->status().ok()) << reply->status();
@@ -273,9 +273,9 @@ TEST_P(LoadTest, PushesAreBoundedAndRight) {
   }
   constexpr uint32_t kTokensMax = kFetchBodyBytesMax / 192;
   ASSERT_LT(kTokensMax, 2900u);
-  auto reply = fetch({.handle = handles[1], .layer_count = 1, .token_count = kTokensMax});
+  auto reply = fetch({.handle = handles[1], .tensor_count = 1, .token_count = kTokensMax});
   ASSERT_TRUE(reply.ok() && reply->status().ok());
-  reply = fetch({.handle = handles[1], .layer_count = 1, .token_count = kTokensMax + 1});
+  reply = fetch({.handle = handles[1], .tensor_count = 1, .token_count = kTokensMax + 1});
   ASSERT_TRUE(reply.ok());
   EXPECT_TRUE(absl::IsInvalidArgument(reply->status())) << reply->status();
   EXPECT_TRUE(NothingPinned());
@@ -303,19 +303,21 @@ TEST_P(PassingLoadTest, MapsHandTheChunkOver) {
       ASSERT_LT(Clock::Real()->Now(), give_up);
     }
     const auto reply = lane.reply(done.slot).first(done.bytes);
-    const auto layout = DecodeMapReply(reply);
-    ASSERT_TRUE(layout.ok()) << layout.status();
+    const auto body = DecodeMapReply(reply);
+    ASSERT_TRUE(body.ok()) << body.status();
     auto fd = lane.TakeDescriptor(done.slot);
     ASSERT_TRUE(fd.ok()) << fd.status();
     lane.Release(done.slot);
-    void* const base = mmap(nullptr, layout->total_bytes, PROT_READ, MAP_SHARED, fd->get(), 0);
+    void* const base = mmap(nullptr, body->bytes, PROT_READ, MAP_SHARED, fd->get(), 0);
     ASSERT_NE(base, MAP_FAILED);
     for (uint32_t layer = 0; layer < corpus_.geometry.layers; ++layer) {
-      const auto* rows = static_cast<std::byte*>(base) + layer * layout->layer_stride_bytes;
-      EXPECT_EQ(layout->layer_bytes, corpus_.chunks[i].layers[layer].size() * 2);
-      EXPECT_EQ(std::memcmp(rows, corpus_.chunks[i].layers[layer].data(), layout->layer_bytes), 0);
+      const ChunkLayout layout(corpus_.geometry, corpus_.chunks[i].info.token_count());
+      EXPECT_EQ(body->bytes, layout.total_bytes());
+      EXPECT_EQ(std::memcmp(static_cast<std::byte*>(base) + layout.begin(layer),
+                            corpus_.chunks[i].layers[layer].data(), layout.bytes(layer)),
+                0);
     }
-    munmap(base, layout->total_bytes);
+    munmap(base, body->bytes);
   }
   EXPECT_EQ(holder_->stats().map_count, 5u);
   EXPECT_TRUE(NothingPinned());

@@ -238,10 +238,10 @@ TEST_F(StripeCacheTest, ADamagedStripeIsNotKept) {
   const auto held = Fill(cache, cold, 1, {2});
   ASSERT_TRUE(held.ok());
   const uint64_t bytes = cache.bytes();
-  const ChunkLayout layout = LayOutChunk(geometry_, kTokens);
+  const ChunkLayout layout(geometry_, kTokens);
   const std::string file = test::ChunkFileOf(options_.path, cold.chunk.info.id);
-  const uint64_t rows_begin = std::filesystem::file_size(file) - layout.total_bytes;
-  test::FlipBits(file, static_cast<int64_t>(rows_begin + layout.layer_stride_bytes +
+  const uint64_t rows_begin = std::filesystem::file_size(file) - layout.total_bytes();
+  test::FlipBits(file, static_cast<int64_t>(rows_begin + layout.begin(1) +
                                             (4 * kStripeTokens + 1) * geometry_.row_bytes()));
   EXPECT_EQ(Fill(cache, cold, 1, {1, 3, 4}).status().code(), StatusCode::kDataLoss);
   EXPECT_EQ(Fill(cache, chunks_[1], 1, {1, 3}).status().code(), StatusCode::kOk);

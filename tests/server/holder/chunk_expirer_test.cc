@@ -21,7 +21,7 @@ TEST_F(ChunkExpirerTest, ADeviceThatHangsHoldsUpNoTick) {
   for (const SmallChunk& chunk : chunks) {
     ChunkPut put = *store->Begin(chunk.info, geometry);
     put.set_ttl(std::chrono::nanoseconds(1));
-    for (uint32_t l = 0; l < geometry.layers; ++l)
+    for (uint32_t l = 0; l < geometry.tensor_count(); ++l)
       ASSERT_TRUE(put.Write(l, 0, chunk.layers[l]).ok());
     ASSERT_TRUE(std::move(put).Finish().ok());
   }

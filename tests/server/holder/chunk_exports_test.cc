@@ -33,7 +33,7 @@ class ChunkExportsTest : public testing::Test {
     const ChunkPin pin = Pin(i);
     auto copy = ChunkExports::Make(pin.chunk(), never_);
     CKV_CHECK(copy.ok());
-    return exports.Insert(Locate(i), pin.chunk().layout().total_bytes, *std::move(copy), *table_);
+    return exports.Insert(Locate(i), pin.chunk().layout().total_bytes(), *std::move(copy), *table_);
   }
 
   const std::atomic<bool> never_{false};
@@ -46,23 +46,21 @@ TEST_F(ChunkExportsTest, TheCopyIsTheChunkAndCannotBeChanged) {
   const ChunkPin pin = Pin(3);
   const auto copy = ChunkExports::Make(pin.chunk(), never_);
   ASSERT_TRUE(copy.ok()) << copy.status();
-  const MappedLayout layout = ChunkExports::LayoutOf(pin.chunk());
-  EXPECT_EQ(layout.layers, 3u);
-  EXPECT_EQ(layout.layer_bytes, 130u * 192);
+  const ChunkLayout& layout = pin.chunk().layout();
   struct stat file = {};
   ASSERT_EQ(fstat(copy->get(), &file), 0);
-  EXPECT_EQ(static_cast<uint64_t>(file.st_size), layout.total_bytes);
+  EXPECT_EQ(static_cast<uint64_t>(file.st_size), layout.total_bytes());
 
-  void* const base = mmap(nullptr, layout.total_bytes, PROT_READ, MAP_SHARED, copy->get(), 0);
+  void* const base = mmap(nullptr, layout.total_bytes(), PROT_READ, MAP_SHARED, copy->get(), 0);
   ASSERT_NE(base, MAP_FAILED);
-  for (uint32_t layer = 0; layer < layout.layers; ++layer) {
-    EXPECT_EQ(std::memcmp(static_cast<std::byte*>(base) + layer * layout.layer_stride_bytes,
-                          corpus_.chunks[3].layers[layer].data(), layout.layer_bytes),
+  for (uint32_t layer = 0; layer < layout.tensor_count(); ++layer) {
+    EXPECT_EQ(std::memcmp(static_cast<std::byte*>(base) + layout.begin(layer),
+                          corpus_.chunks[3].layers[layer].data(), layout.bytes(layer)),
               0);
   }
-  munmap(base, layout.total_bytes);
+  munmap(base, layout.total_bytes());
 
-  EXPECT_EQ(mmap(nullptr, layout.total_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, copy->get(), 0),
+  EXPECT_EQ(mmap(nullptr, layout.total_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, copy->get(), 0),
             MAP_FAILED);
   EXPECT_EQ(pwrite(copy->get(), "x", 1, 0), -1);
   EXPECT_EQ(ftruncate(copy->get(), 64), -1);
@@ -70,7 +68,7 @@ TEST_F(ChunkExportsTest, TheCopyIsTheChunkAndCannotBeChanged) {
 }
 
 TEST_F(ChunkExportsTest, RowsThatAreNotWhatWasPutAreNotHandedOver) {
-  auto extent = arena_->Allocate(Pin(1).chunk().layout().total_bytes);
+  auto extent = arena_->Allocate(Pin(1).chunk().layout().total_bytes());
   ASSERT_TRUE(extent.ok());
   std::memset(extent->bytes().data(), 0, extent->bytes().size());
   const Chunk damaged(corpus_.chunks[1].info, &corpus_.geometry, *std::move(extent));
@@ -83,9 +81,9 @@ TEST_F(ChunkExportsTest, CopyingEndsWithItsHolder) {
 }
 
 TEST_F(ChunkExportsTest, EvictsTheLeastRecentlyUsedFirst) {
-  const uint64_t bytes[] = {Pin(0).chunk().layout().total_bytes,
-                            Pin(1).chunk().layout().total_bytes,
-                            Pin(3).chunk().layout().total_bytes};
+  const uint64_t bytes[] = {Pin(0).chunk().layout().total_bytes(),
+                            Pin(1).chunk().layout().total_bytes(),
+                            Pin(3).chunk().layout().total_bytes()};
   ChunkExports exports(bytes[0] + bytes[2]);
   EXPECT_TRUE(exports.CheckRoom(Pin(3).chunk()).ok());
   const int first = Export(exports, 0);
@@ -108,7 +106,7 @@ TEST_F(ChunkExportsTest, DropsCopiesOfDroppedChunks) {
   ASSERT_TRUE(table_->Drop(corpus_.chunks[1].info.id).ok());
   Export(exports, 3);
   EXPECT_EQ(exports.Find(dropped), -1);
-  EXPECT_EQ(exports.bytes(), Pin(3).chunk().layout().total_bytes);
+  EXPECT_EQ(exports.bytes(), Pin(3).chunk().layout().total_bytes());
   EXPECT_NE(exports.bytes(), bytes);
 }
 

@@ -140,7 +140,7 @@ TEST_P(HolderPinnedTest, FetchesAreUnchanged) {
   Clients clients = OpenBoth();
   for (const uint32_t chunk : {1u, 3u}) {
     const auto fetch = [&](RawClient& client, uint32_t handle) {
-      FetchEntry entry = {.handle = handle, .layer_begin = 0, .layer_count = 3};
+      FetchEntry entry = {.handle = handle, .tensor_begin = 0, .tensor_count = 3};
       entry.token_count = 60;
       RequestHeader header = client.Header();
       header.kind = WireKind::kFetch;
@@ -160,7 +160,7 @@ TEST_P(HolderPinnedTest, RowsReadFromDiskArePinned) {
   static int count = 0;
   corpus_ = test::MakeTestCorpus(test::TestGeometry(), {400, 400, 400}, 3);
   options_.capacity_bytes = here_options_.capacity_bytes =
-      2 * LayOutChunk(corpus_.geometry, 400).total_bytes;
+      2 * ChunkLayout(corpus_.geometry, 400).total_bytes();
   options_.store_path = test::TempPath(absl::StrCat("pinned", count));
   here_options_.store_path = test::TempPath(absl::StrCat("pinned_here", count++));
   std::atomic<int> pins{0};
@@ -213,7 +213,7 @@ TEST_P(HolderPinnedTest, ShadowsArePinnedWithTheStore) {
   static int count = 0;
   const Geometry geometry = WideGeometry(/*layers=*/2);
   corpus_ = test::MakeTestCorpus(geometry, std::vector<uint32_t>(8, 100), 5);
-  const uint64_t capacity = 4 * LayOutChunk(geometry, 100).total_bytes;
+  const uint64_t capacity = 4 * ChunkLayout(geometry, 100).total_bytes();
   for (HolderOptions* options : {&options_, &here_options_}) {
     options->capacity_bytes = capacity;
     options->shadow_bytes_max = capacity / 2;

@@ -36,7 +36,7 @@ struct HolderShadowTest : testing::Test {
     static int count = 0;
     path = test::TempPath(absl::StrCat("shadow", count++));
     fleet = std::make_unique<OneHolder>(fabric.get(), path);
-    const uint64_t capacity = 4 * LayOutChunk(corpus.geometry, 100).total_bytes;
+    const uint64_t capacity = 4 * ChunkLayout(corpus.geometry, 100).total_bytes();
     fleet->Start(capacity, capacity / 2);
     for (const auto& chunk : corpus.chunks)
       EXPECT_TRUE(test::PutChunk(fleet->holder().store(), corpus.geometry, chunk).ok());

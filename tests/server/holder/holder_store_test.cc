@@ -52,7 +52,7 @@ struct HolderStoreTest : testing::TestWithParam<FabricKind> {
   // Memory for this many chunks of 100 tokens.
   void Start(size_t chunk_count = 4) {
     requester.reset();
-    fleet->Start(chunk_count * LayOutChunk(corpus.geometry, 100).total_bytes);
+    fleet->Start(chunk_count * ChunkLayout(corpus.geometry, 100).total_bytes());
     RequesterOptions options;
     options.fabrics = {fabric.get()};
     requester = *Requester::Create(options, fleet.get(), fleet.get());
@@ -118,12 +118,12 @@ TEST_P(HolderStoreTest, AFetchOfAllReadsBothTiers) {
   FetchCall fetch;
   fetch.corpus = *requester->Resolve("c", "", Soon());
   fetch.chunk_end = 12;
-  fetch.layer_end = corpus.geometry.layers;
+  fetch.tensor_end = corpus.geometry.layers;
   fetch.deadline = Soon();
   std::map<std::pair<uint32_t, uint32_t>, std::string> rows;
   const absl::Status status = requester->Fetch(fetch, [&](const FetchedRows& run) {
-    rows[{run.chunk, run.layer}].append(reinterpret_cast<const char*>(run.rows.data()),
-                                        run.rows.size());
+    rows[{run.chunk, run.tensor}].append(reinterpret_cast<const char*>(run.rows.data()),
+                                         run.rows.size());
     return absl::OkStatus();
   });
   ASSERT_TRUE(status.ok()) << status;
@@ -183,10 +183,9 @@ TEST_P(HolderStoreTest, SelectedRowsOfAColdChunkLeaveItCold) {
 TEST_P(HolderStoreTest, DamageAmongSelectedRowsIsNeverAnswered) {
   Start();  // all cold
   const uint64_t row_bytes = corpus.geometry.row_bytes();
-  const ChunkLayout layout = LayOutChunk(corpus.geometry, 100);
-  const uint64_t rows_begin = fs::file_size(FileOf(7)) - layout.total_bytes;
-  test::FlipBits(FileOf(7),
-                 static_cast<int64_t>(rows_begin + layout.layer_stride_bytes + 40 * row_bytes));
+  const ChunkLayout layout(corpus.geometry, 100);
+  const uint64_t rows_begin = fs::file_size(FileOf(7)) - layout.total_bytes();
+  test::FlipBits(FileOf(7), static_cast<int64_t>(rows_begin + layout.begin(1) + 40 * row_bytes));
   Answer answer(16, 64);
   EXPECT_TRUE(Ask(7, &answer, std::vector<int32_t>{3, 31, 64, 99}).ok());
   Answer damaged(16, 64);

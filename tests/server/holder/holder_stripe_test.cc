@@ -53,7 +53,7 @@ class HolderStripeTest : public testing::TestWithParam<FabricKind> {
   // All chunks are cold then. There is room for two of three.
   void Start() {
     requester_.reset();
-    fleet_->Start(2 * LayOutChunk(corpus_.geometry, kTokens).total_bytes);
+    fleet_->Start(2 * ChunkLayout(corpus_.geometry, kTokens).total_bytes());
     RequesterOptions options;
     options.fabrics = {fabric_.get()};
     requester_ = *Requester::Create(options, fleet_.get(), fleet_.get());
@@ -208,7 +208,7 @@ TEST_P(HolderStripeTest, AReplacedChunkIsReadAgain) {
   test::TestChunk replaced = corpus_.chunks[0];
   for (uint32_t l = 0; l < corpus_.geometry.layers; ++l) {
     replaced.layers[l] = test::RandomBf16(replaced.layers[l].size(), rng_);
-    replaced.info.layer_checksums[l] = ChecksumOf(std::as_bytes(std::span(replaced.layers[l])));
+    replaced.info.tensor_checksums[l] = ChecksumOf(std::as_bytes(std::span(replaced.layers[l])));
   }
   ASSERT_TRUE(test::PutChunk(store(), corpus_.geometry, replaced).ok());
   requester_.reset();

@@ -237,8 +237,8 @@ TEST_P(HolderTest, ProbesEchoAndFetchesBringTheRows) {
   };
   const uint32_t d_qk = corpus_.geometry.d_qk;
   const FetchEntry entry = {.handle = handles[3],
-                            .layer_begin = 1,
-                            .layer_count = 2,
+                            .tensor_begin = 1,
+                            .tensor_count = 2,
                             .token_begin = 10,
                             .token_count = 120};
   const RawReply rows = fetch(entry);
@@ -255,12 +255,12 @@ TEST_P(HolderTest, ProbesEchoAndFetchesBringTheRows) {
   EXPECT_EQ(std::memcmp(rows.body.data(), expected.data(), rows.body.size()), 0);
 
   EXPECT_TRUE(
-      absl::IsNotFound(fetch({.handle = 1000, .layer_count = 1, .token_count = 1}).status()));
+      absl::IsNotFound(fetch({.handle = 1000, .tensor_count = 1, .token_count = 1}).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(
-      fetch({.handle = handles[3], .layer_begin = 2, .layer_count = 2, .token_count = 1})
+      fetch({.handle = handles[3], .tensor_begin = 2, .tensor_count = 2, .token_count = 1})
           .status()));
   EXPECT_TRUE(absl::IsInvalidArgument(
-      fetch({.handle = handles[3], .layer_count = 1, .token_begin = 100, .token_count = 31})
+      fetch({.handle = handles[3], .tensor_count = 1, .token_begin = 100, .token_count = 31})
           .status()));
 }
 
@@ -290,11 +290,11 @@ TEST_P(HolderTest, ChosenRowsAndSlicesAreGathered) {
     ASSERT_TRUE(got.status().ok()) << got.status();
     EXPECT_EQ(holder_->stats().push_count, pushes + 1);
     std::vector<std::byte> want;
-    for (uint32_t layer = 0; layer < entry.layer_count; ++layer) {
+    for (uint32_t layer = 0; layer < entry.tensor_count; ++layer) {
       for (uint32_t t = 0; t < entry.token_count; ++t) {
         const uint32_t token =
             indices.empty() ? entry.token_begin + t : static_cast<uint32_t>(indices[t]);
-        const auto slice = slice_of(entry.layer_begin + layer, token, entry);
+        const auto slice = slice_of(entry.tensor_begin + layer, token, entry);
         want.insert(want.end(), slice.begin(), slice.end());
       }
     }
@@ -303,25 +303,25 @@ TEST_P(HolderTest, ChosenRowsAndSlicesAreGathered) {
     EXPECT_EQ(got.header.body_checksum, SharesMemory(GetParam()) ? 0 : sum);
   };
   const std::vector<int32_t> chosen = {129, 0, 64, 64, 3, 129};
-  FetchEntry entry = {.layer_begin = 2, .layer_count = 1, .token_count = 6, .index_count = 6};
+  FetchEntry entry = {.tensor_begin = 2, .tensor_count = 1, .token_count = 6, .index_count = 6};
   expect(entry, chosen);
   entry.column_begin = 64;
   entry.column_bytes = 20;
   expect(entry, chosen);
-  expect({.layer_count = 3, .token_begin = 7, .token_count = 120, .column_bytes = 48}, {});
+  expect({.tensor_count = 3, .token_begin = 7, .token_count = 120, .column_bytes = 48}, {});
   // More rows than the chunk has: rows may repeat.
   std::vector<int32_t> many(300);
   for (int32_t i = 0; i < 300; ++i) many[size_t(i)] = i % 130;
-  expect({.layer_count = 1, .token_count = 300, .index_count = 300}, many);
+  expect({.tensor_count = 1, .token_count = 300, .index_count = 300}, many);
 
-  entry = {.layer_count = 1, .token_count = 2, .index_count = 2};
+  entry = {.tensor_count = 1, .token_count = 2, .index_count = 2};
   for (const int32_t bad : {-1, 130, INT32_MIN, INT32_MAX}) {
     const absl::Status status = fetch(entry, {0, bad}).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
     EXPECT_THAT(std::string(status.message()), testing::HasSubstr("index 1 is"));
   }
   EXPECT_TRUE(absl::IsInvalidArgument(
-      fetch({.layer_count = 1, .token_count = 1, .column_begin = 188, .column_bytes = 8}, {})
+      fetch({.tensor_count = 1, .token_count = 1, .column_begin = 188, .column_bytes = 8}, {})
           .status()));
   expect(entry, {5, 5});
 }
@@ -331,7 +331,7 @@ TEST_P(HolderTest, RefusesAFetchThatDoesNotFitTheReply) {
   const auto client =
       Open({.shape = {.slot_count = 2, .request_bytes_max = 4096, .reply_bytes_max = 8192}});
   const FetchEntry entry = {
-      .handle = client->Resolve(corpus_)[3], .layer_count = 1, .token_count = 130};
+      .handle = client->Resolve(corpus_)[3], .tensor_count = 1, .token_count = 130};
   RequestHeader header = client->Header();
   header.kind = WireKind::kFetch;
   const auto reply = client->CallBytes(header, std::as_bytes(std::span(&entry, 1)));

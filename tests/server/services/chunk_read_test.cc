@@ -44,9 +44,9 @@ class ChunkReadTest : public test::ServicesTest {
     v1::ReadChunkReply piece;
     uint32_t layer = 0;
     while (reader->Read(&piece)) {
-      ASSERT_LT(piece.layer(), layers.size());
-      EXPECT_GE(piece.layer(), layer);  // layers in order, and each from its start
-      layer = piece.layer();
+      ASSERT_LT(piece.tensor(), layers.size());
+      EXPECT_GE(piece.tensor(), layer);  // layers in order, and each from its start
+      layer = piece.tensor();
       EXPECT_EQ(piece.offset_bytes(), layers[layer].size());
       EXPECT_LE(piece.rows().size(), kMessageRowsBytesMax);
       EXPECT_GT(piece.rows().size(), 0u);

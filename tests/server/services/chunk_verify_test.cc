@@ -78,7 +78,7 @@ TEST_F(ChunkVerifyTest, ReportsTheStateOfEachCopy) {
     EXPECT_EQ(replies[i].why().empty(), i != 1 && i != 5) << replies[i].why();
   }
   for (const int i : {0, 2, 3, 4}) {
-    EXPECT_EQ(replies[i].rows_checksum(), DigestOf(corpus_.chunks[i].info.layer_checksums));
+    EXPECT_EQ(replies[i].rows_checksum(), DigestOf(corpus_.chunks[i].info.tensor_checksums));
     EXPECT_GE(replies[i].bytes_checked(), corpus_.chunks[i].layers[0].size() * 2 * 3);
   }
   replies.clear();

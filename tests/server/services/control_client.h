@@ -45,14 +45,15 @@ inline v1::PutChunkRequest HeaderOf(const Geometry& geometry, const TestChunk& c
   header->set_parent(std::string(chunk.info.parent.AsBytes()));
   header->set_position(chunk.info.position);
   header->set_token_ids(Int32sToBytes(chunk.info.token_ids));
-  for (const uint64_t checksum : chunk.info.layer_checksums) header->add_layer_checksums(checksum);
+  for (const uint64_t checksum : chunk.info.tensor_checksums)
+    header->add_tensor_checksums(checksum);
   return message;
 }
 
 inline v1::PutChunkRequest RowsOf(const TestChunk& chunk, uint32_t layer, size_t offset,
                                   size_t bytes) {
   v1::PutChunkRequest message;
-  message.mutable_rows()->set_layer(layer);
+  message.mutable_rows()->set_tensor(layer);
   message.mutable_rows()->set_offset_bytes(offset);
   const char* rows = reinterpret_cast<const char*>(chunk.layers[layer].data());
   message.mutable_rows()->set_rows(rows + offset, bytes);

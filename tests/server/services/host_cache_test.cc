@@ -38,7 +38,7 @@ struct Rank {
     FetchCall call;
     call.corpus = corpus;
     call.chunk_end = static_cast<uint32_t>(corpus->chunks.size());
-    call.layer_end = corpus->geometry.layers;
+    call.tensor_end = corpus->geometry.layers;
     call.deadline = Soon();
     const absl::Status status = requester->Fetch(call, [&](const FetchedRows& run) {
       rows.insert(rows.end(), run.rows.begin(), run.rows.end());

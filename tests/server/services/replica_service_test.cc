@@ -167,8 +167,8 @@ TEST_F(ReplicaServiceTest, AChunksDescription) {
   EXPECT_EQ(reply.position(), 5u);
   EXPECT_EQ(reply.parent(), corpus.chunks[0].info.id.AsBytes());
   EXPECT_EQ(*Int32sFromBytes(reply.token_ids(), 100), corpus.chunks[1].info.token_ids);
-  EXPECT_EQ(std::vector<uint64_t>(reply.layer_checksums().begin(), reply.layer_checksums().end()),
-            corpus.chunks[1].info.layer_checksums);
+  EXPECT_EQ(std::vector<uint64_t>(reply.tensor_checksums().begin(), reply.tensor_checksums().end()),
+            corpus.chunks[1].info.tensor_checksums);
 
   ChunkInfoStub stub(Clock::Real());
   const Member h0{.id = {"h0"},

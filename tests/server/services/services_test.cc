@@ -158,16 +158,17 @@ TEST_F(HolderServiceTest, ABadPutLeavesNothing) {
   EXPECT_EQ(with_header([](auto& h) { h.set_id(std::string(32, 'x')); }), kInvalid);
   EXPECT_EQ(with_header([](auto& h) { h.set_position(1); }), kInvalid);
   EXPECT_EQ(with_header([](auto& h) { h.set_token_ids("abc"); }), kInvalid);
-  EXPECT_EQ(with_header([](auto& h) { h.add_layer_checksums(1); }), kInvalid);
+  EXPECT_EQ(with_header([](auto& h) { h.add_tensor_checksums(1); }), kInvalid);
   EXPECT_EQ(with_header([](auto& h) { h.mutable_geometry()->set_layers(1u << 30); }), kInvalid);
   EXPECT_EQ(with_header([](auto& h) { h.clear_geometry(); }), kInvalid);
-  EXPECT_EQ(with_header([](auto& h) { h.set_layer_checksums(1, 7); }), grpc::StatusCode::DATA_LOSS);
+  EXPECT_EQ(with_header([](auto& h) { h.set_tensor_checksums(1, 7); }),
+            grpc::StatusCode::DATA_LOSS);
 
   Messages large = {good[0], good[1]};
   large[1].mutable_rows()->mutable_rows()->assign((1u << 20) + 1, 'x');
   EXPECT_EQ(code(large), kInvalid);
   Messages other_layer = {good[0], good[1]};
-  other_layer[1].mutable_rows()->set_layer(geometry.layers);
+  other_layer[1].mutable_rows()->set_tensor(geometry.layers);
   EXPECT_EQ(code(other_layer), kInvalid);
 
   // 16 MiB of store: a chunk of more is refused before its rows are sent.
@@ -217,7 +218,7 @@ TEST_F(HolderServiceTest, PutsInProgressAreBoundedAndADrainEndsThem) {
   }
   // The holder reserves room once a header has arrived. All puts are of the same chunk, which is
   // not resident.
-  const uint64_t bytes = LayOutChunk(geometry, 40).total_bytes;
+  const uint64_t bytes = ChunkLayout(geometry, 40).total_bytes();
   const Instant deadline = Soon();
   while (StatsOf(0).used_bytes() < kPutCountMax * bytes && Clock::Real()->Now() < deadline) {
     std::this_thread::yield();
@@ -242,7 +243,7 @@ TEST_F(HolderServiceTest, AnotherTenantReadsAChunkOnceItHasShownItsRows) {
   EXPECT_EQ(put(std::string(1000, 'a')), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(put("a"), grpc::StatusCode::OK);
   EXPECT_EQ(put("b"), grpc::StatusCode::ALREADY_EXISTS);
-  messages[0].mutable_header()->set_layer_checksums(0, 7);
+  messages[0].mutable_header()->set_tensor_checksums(0, 7);
   EXPECT_EQ(put("c"), grpc::StatusCode::DATA_LOSS);
   EXPECT_EQ(put("b"), grpc::StatusCode::ALREADY_EXISTS);
 }

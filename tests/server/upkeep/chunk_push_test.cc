@@ -43,7 +43,7 @@ class StoreTarget final : public PushTarget {
   absl::StatusOr<std::vector<uint64_t>> Query(const ChunkId& id, const Geometry& geometry,
                                               const std::string& tenant, Instant) override {
     CKV_ASSIGN_OR_RETURN(const ChunkInfo info, store_.InfoOf(id, geometry, tenant));
-    return info.layer_checksums;
+    return info.tensor_checksums;
   }
   absl::Status Put(const ChunkInfo& info, const Geometry& geometry, const std::string& tenant,
                    const ChunkRows* rows, Instant, uint64_t& bytes_sent) override {
@@ -52,10 +52,10 @@ class StoreTarget final : public PushTarget {
     if (absl::IsAlreadyExists(begun.status()))
       CKV_RETURN_IF_ERROR(store_.PutAgain(info.id, Duration(0)));
     CKV_ASSIGN_OR_RETURN(ChunkPut put, std::move(begun));
-    for (uint32_t layer = 0; rows != nullptr && layer < geometry.layers; ++layer) {
-      std::vector<std::byte> bytes(rows->layer_bytes());
-      CKV_RETURN_IF_ERROR(rows->Read(layer, 0, info.token_count(), bytes));
-      CKV_RETURN_IF_ERROR(put.Write(layer, 0, bytes));
+    for (uint32_t t = 0; rows != nullptr && t < geometry.tensor_count(); ++t) {
+      std::vector<std::byte> bytes(rows->layout().bytes(t));
+      CKV_RETURN_IF_ERROR(rows->Read(t, 0, info.token_count(), bytes));
+      CKV_RETURN_IF_ERROR(put.Write(t, 0, bytes));
       bytes_sent += bytes.size();
     }
     return std::move(put).Finish();
@@ -104,8 +104,8 @@ class ChunkPushTest : public testing::Test {
                      Duration ttl) {
     CKV_ASSIGN_OR_RETURN(ChunkPut put, store.Begin(chunk.info, corpus_.geometry, tenant));
     put.set_ttl(ttl);
-    for (uint32_t layer = 0; layer < corpus_.geometry.layers; ++layer)
-      CKV_RETURN_IF_ERROR(put.Write(layer, 0, std::as_bytes(std::span(chunk.layers[layer]))));
+    for (uint32_t t = 0; t < corpus_.geometry.tensor_count(); ++t)
+      CKV_RETURN_IF_ERROR(put.Write(t, 0, std::as_bytes(std::span(chunk.layers[t]))));
     return std::move(put).Finish();
   }
   static std::vector<bool> Reused(const Outcome& outcome) {
@@ -118,7 +118,7 @@ class ChunkPushTest : public testing::Test {
   }
 
   const test::TestCorpus corpus_ =
-      test::MakeTestCorpus(test::TestGeometry(), {40, 0, 7, 100, 33}, /*seed=*/1);
+      test::MakeTestCorpus(test::WithIndex(test::TestGeometry()), {40, 0, 7, 100, 33}, /*seed=*/1);
   const std::unique_ptr<ChunkStore> from_ = OpenStore();
   std::vector<ChunkId> ids_;
 };
@@ -133,8 +133,8 @@ TEST_F(ChunkPushTest, SendsWhatIsNotThere) {
   for (size_t i = 0; i < ids_.size(); ++i) EXPECT_EQ(first.reported[i].id, ids_[i]);
   EXPECT_EQ(first.bytes_sent, RowBytes() - 100 * corpus_.geometry.token_bytes());
   for (const test::TestChunk& chunk : corpus_.chunks)
-    EXPECT_EQ(to->InfoOf(chunk.info.id, corpus_.geometry, "")->layer_checksums,
-              chunk.info.layer_checksums);
+    EXPECT_EQ(to->InfoOf(chunk.info.id, corpus_.geometry, "")->tensor_checksums,
+              chunk.info.tensor_checksums);
   const Outcome second = Push(target, ids_);
   ASSERT_TRUE(second.status.ok()) << second.status;
   EXPECT_THAT(Reused(second), ElementsAre(true, true, true, true, true));
@@ -231,7 +231,7 @@ TEST_F(ChunkPushTest, OtherRowsUnderTheIdAreRefused) {
   StoreTarget target(to.get());
   test::TestChunk other = corpus_.chunks[0];
   other.layers[1][0] ^= 1;
-  other.info.layer_checksums[1] = ChecksumOf(std::as_bytes(std::span(other.layers[1])));
+  other.info.tensor_checksums[1] = ChecksumOf(std::as_bytes(std::span(other.layers[1])));
   ASSERT_TRUE(PutChunk(*to, corpus_.geometry, other).ok());
   EXPECT_TRUE(absl::IsDataLoss(Push(target, {ids_[0]}).status));
 }

@@ -128,7 +128,7 @@ class ReplicaKeeperTest : public testing::Test {
   const ChunkTable& table() { return store().table(); }
   bool Has(uint32_t i) { return table().Contains(corpus_.chunks[i].info.id); }
   uint64_t BytesOf(uint32_t i) const {
-    return LayOutChunk(corpus_.geometry, corpus_.chunks[i].info.token_count()).total_bytes;
+    return ChunkLayout(corpus_.geometry, corpus_.chunks[i].info.token_count()).total_bytes();
   }
   // The ordinals of the chunks that the directory lists for h1, as "0,2".
   std::string Told(const std::string& tenant = "") {
@@ -155,7 +155,7 @@ class ReplicaKeeperTest : public testing::Test {
   }
 
   const test::TestCorpus corpus_ =
-      test::MakeTestCorpus(test::TestGeometry(), {40, 30, 0, 50}, /*seed=*/1);
+      test::MakeTestCorpus(test::WithIndex(test::TestGeometry()), {40, 30, 0, 50}, /*seed=*/1);
   const std::unique_ptr<Fabric> fabric_ = NewLoopbackFabric(Clock::Real());
   TestFleet fleet_{{fabric_.get()}};
   ManualClock clock_;
@@ -182,10 +182,10 @@ TEST_F(ReplicaKeeperTest, ACopyHasTheBytesOfItsSourceAndIsReported) {
   for (uint32_t i = 0; i < 4; ++i) {
     const auto pin = table().Pin(corpus_.chunks[i].info.id, corpus_.geometry);
     ASSERT_TRUE(pin.ok()) << pin.status();
-    EXPECT_EQ(pin->chunk().info().layer_checksums, corpus_.chunks[i].info.layer_checksums);
-    for (uint32_t layer = 0; layer < corpus_.geometry.layers; ++layer) {
-      const auto rows = pin->chunk().layer(layer);
-      const auto source = std::as_bytes(std::span(corpus_.chunks[i].layers[layer]));
+    EXPECT_EQ(pin->chunk().info().tensor_checksums, corpus_.chunks[i].info.tensor_checksums);
+    for (uint32_t t = 0; t < corpus_.geometry.tensor_count(); ++t) {
+      const auto rows = pin->chunk().tensor(t);
+      const auto source = std::as_bytes(std::span(corpus_.chunks[i].layers[t]));
       ASSERT_EQ(rows.size(), source.size());
       EXPECT_TRUE(std::equal(rows.begin(), rows.end(), source.begin()));
     }
@@ -213,7 +213,7 @@ TEST_F(ReplicaKeeperTest, ACopyHasTheBytesOfItsSourceAndIsReported) {
 TEST_F(ReplicaKeeperTest, ACorruptSourceIsRefused) {
   const ChunkId second = corpus_.chunks[1].info.id;
   infos_.falsify = [&](ChunkInfo& info) {
-    if (info.id == second) info.layer_checksums[2] ^= 1;
+    if (info.id == second) info.tensor_checksums[2] ^= 1;
   };
   absl::Status status = Replicate(0, 2).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;

@@ -43,7 +43,7 @@ TEST_F(ScrubberTest, APassChecksEverythingInBothPlaces) {
   OnePass();
   uint64_t bytes = 0;
   for (const SmallChunk& chunk : chunks) {
-    const uint64_t rows = 3 * 2000;
+    const uint64_t rows = 3 * 2800;
     bytes += std::filesystem::file_size(FileOf(chunk)) - kSmallChunkBytes + rows;
     bytes += IsHot(chunk) ? rows : 0;
   }
@@ -85,7 +85,7 @@ TEST_F(ScrubberTest, FindsDamageInFilesAndInMemory) {
 TEST_F(ScrubberTest, KeepsTheRate) {
   ManualClock clock;
   const uint64_t chunk_bytes =
-      std::filesystem::file_size(FileOf(chunks[0])) - kSmallChunkBytes + 6000;
+      std::filesystem::file_size(FileOf(chunks[0])) - kSmallChunkBytes + 8400;
   options.clock = &clock;
   store.reset();
   store = *ChunkStore::Open(options);  // all cold

@@ -104,8 +104,11 @@ TEST_P(HolderMetricsTest, ShowsWhatIsHeldAndAnswered) {
   RequestHeader fetch = client->Header();
   fetch.kind = WireKind::kFetch;
   fetch.row_count = 0;
-  const FetchEntry entry = {
-      .handle = handles[1], .layer_begin = 0, .layer_count = 1, .token_begin = 0, .token_count = 4};
+  const FetchEntry entry = {.handle = handles[1],
+                            .tensor_begin = 0,
+                            .tensor_count = 1,
+                            .token_begin = 0,
+                            .token_count = 4};
   const auto rows = client->CallBytes(fetch, BytesOf(entry));
   ASSERT_TRUE(rows.ok() && rows->status().ok()) << rows.status();
   ASSERT_TRUE(Eventually([](const HolderStats& s) { return s.lane_count == 2; }));

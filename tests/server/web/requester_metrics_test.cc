@@ -109,7 +109,7 @@ TEST_F(RequesterMetricsTest, AFailoverShows) {
   FetchCall call;
   call.corpus = *requester->Resolve("c", "", deadline);
   call.chunk_end = 1;
-  call.layer_end = corpus.geometry.layers;
+  call.tensor_end = corpus.geometry.layers;
   call.deadline = deadline;
   const auto sink = [](const FetchedRows&) { return absl::OkStatus(); };
   ASSERT_TRUE(requester->Fetch(call, sink).ok());

@@ -62,7 +62,7 @@ struct ChunkFolderTest : testing::Test {
   }
   absl::Status Put(ChunkFolder& folder, const SmallChunk& chunk, std::string_view tenant = "") {
     CKV_ASSIGN_OR_RETURN(ChunkFileWriter writer, folder.Begin(chunk.info, geometry, tenant));
-    for (uint32_t l = 0; l < geometry.layers; ++l)
+    for (uint32_t l = 0; l < geometry.tensor_count(); ++l)
       CKV_RETURN_IF_ERROR(writer.Write(l, 0, chunk.layers[l]));
     CKV_ASSIGN_OR_RETURN(ChunkWriter memory,
                          ChunkWriter::Begin(chunk.info, &geometry, arena.get()));
@@ -72,11 +72,11 @@ struct ChunkFolderTest : testing::Test {
   absl::Status ReadBack(ChunkFolder& folder, const SmallChunk& chunk) {
     CKV_ASSIGN_OR_RETURN(const ChunkFileReader reader, folder.Read(chunk.info.id));
     const ChunkLayout layout = reader.header().layout();
-    std::vector<std::byte> rows(layout.total_bytes);
+    std::vector<std::byte> rows(layout.total_bytes());
     CKV_RETURN_IF_ERROR(reader.ReadAll(rows));
-    for (uint32_t l = 0; l < geometry.layers; ++l) {
-      if (std::memcmp(rows.data() + l * layout.layer_stride_bytes, chunk.layers[l].data(),
-                      layout.layer_bytes) != 0) {
+    for (uint32_t l = 0; l < geometry.tensor_count(); ++l) {
+      if (std::memcmp(rows.data() + layout.begin(l), chunk.layers[l].data(), layout.bytes(l)) !=
+          0) {
         return absl::InternalError("other rows than were put");
       }
     }
@@ -92,7 +92,7 @@ struct ChunkFolderTest : testing::Test {
 
   std::string path;
   FaultFileSystem files;
-  Geometry geometry = SmallGeometry();
+  Geometry geometry = IndexedGeometry();
   std::unique_ptr<Arena> arena;
   const SmallChunk a = MakeSmallChunk(geometry, 100, 1), b = MakeSmallChunk(geometry, 33, 2);
 };
@@ -168,8 +168,8 @@ TEST_F(ChunkFolderTest, StripesAreReadByThemselves) {
   const auto folder = *Open();
   ASSERT_TRUE(Put(*folder, a).ok());
   const ChunkFileReader reader = *folder->Read(a.info.id);
-  EXPECT_EQ(reader.StripeBytes(2, 2), (100 - 64) * 20u);
-  std::vector<std::byte> rows(reader.StripeBytes(2, 2));
+  EXPECT_EQ(reader.StripeBytes(1, 2, 2), (100 - 64) * 20u);
+  std::vector<std::byte> rows(reader.StripeBytes(1, 2, 2));
   ASSERT_TRUE(reader.ReadStripes(1, 2, 2, rows).ok());
   EXPECT_EQ(std::memcmp(rows.data(), a.layers[1].data() + 64 * 20, rows.size()), 0);
 }

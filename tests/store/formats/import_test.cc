@@ -92,6 +92,40 @@ TEST(RowFile, ReadsFp8Rows) {
   EXPECT_EQ(file->Rows(1, 0, 3).size(), 3 * 656u);
 }
 
+// Adds index keys of 16 values in fp8 to a file of rows.
+void AddIndex(Rows& rows, std::vector<std::byte>& keys) {
+  const uint64_t tokens = rows.token_ids.size();
+  rows.metadata["index"] = R"({"d_rope":8,"dim":16,"dtype":"fp8","heads":4,)"
+                           R"("rope_style":"half","scale":0.125})";
+  keys.resize(2 * tokens * 20);
+  for (size_t i = 0; i < keys.size(); ++i) keys[i] = static_cast<std::byte>(i * 7);
+  for (uint32_t layer = 0; layer < 2; ++layer) {
+    rows.tensors.push_back({"layers." + std::to_string(layer) + ".index_k",
+                            TensorDtype::kU8,
+                            {tokens, 20},
+                            std::span(keys).subspan(layer * tokens * 20, tokens * 20)});
+  }
+}
+
+TEST(RowFile, ReadsIndexKeys) {
+  Rows rows(5);
+  std::vector<std::byte> keys;
+  AddIndex(rows, keys);
+  const auto file = rows.Open();
+  ASSERT_TRUE(file.ok()) << file.status();
+  const IndexShape due = {
+      .dim = 16, .heads = 4, .dtype = IndexDtype::kFp8, .d_rope = 8, .scale = 0.125f};
+  EXPECT_EQ(file->geometry().index, due);
+  EXPECT_EQ(file->geometry().layers, 2u);
+  const auto middle = file->Rows(3, 2, 4);  // of layer 1
+  ASSERT_EQ(middle.size(), 40u);
+  EXPECT_EQ(std::memcmp(middle.data(), keys.data() + (5 + 2) * 20, 40), 0);
+  const TensorSpec spec = RowTensorSpec(file->geometry(), 3, 5);
+  EXPECT_EQ(spec.name, "layers.1.index_k");
+  EXPECT_EQ(spec.dtype, TensorDtype::kU8);
+  EXPECT_EQ(spec.shape, (std::vector<uint64_t>{5, 20}));
+}
+
 TEST(RowFile, AnEmptyFileIsAnEmptyChunk) {
   const Rows rows(0);
   const auto file = rows.Open();
@@ -192,7 +226,7 @@ TEST(RowFile, NamesTheInvalidTensor) {
        [](Rows& r) {
          r.tensors[2].shape = {3, 1};
        }},
-      {"0 tensors and token_ids",
+      {"1 tensors, must be token_ids and",
        [](Rows& r) { r.tensors.erase(r.tensors.begin(), r.tensors.begin() + 2); }},
       {"tensor 'layers.0.ckv': is missing", [](Rows& r) { r.tensors[0].name = "layers.2.ckv"; }},
       {"tensor 'extra': is not known; a file of rows has token_ids and layers.0.ckv, "
@@ -232,6 +266,48 @@ TEST(RowFile, NamesTheInvalidTensor) {
   };
   for (const Case& c : cases) {
     Rows rows(3);
+    c.change(rows);
+    ExpectRefusal(rows, c.error);
+  }
+}
+
+TEST(RowFile, NamesWhatIsWrongWithAnIndex) {
+  struct Case {
+    const char* error;
+    std::function<void(Rows&)> change;
+  };
+  const Case cases[] = {
+      {"metadata 'index': is missing, and the file has index keys",
+       [](Rows& r) { r.metadata.erase("index"); }},
+      {"metadata 'index': ", [](Rows& r) { r.metadata["index"] = "{"; }},
+      {"metadata 'index': heads: is missing", [](Rows& r) { r.metadata["index"] = "{\"dim\":4}"; }},
+      {"metadata 'index': dtype: must be bf16, fp8 or int8",
+       [](Rows& r) {
+         r.metadata["index"] = R"({"d_rope":8,"dim":16,"dtype":"f16","heads":4,)"
+                               R"("rope_style":"half","scale":1})";
+       }},
+      {"index.scale",
+       [](Rows& r) {
+         r.metadata["index"] = R"({"d_rope":8,"dim":16,"dtype":"fp8","heads":4,)"
+                               R"("rope_style":"half","scale":0})";
+       }},
+      {"4 tensors, must be token_ids and", [](Rows& r) { r.tensors.erase(r.tensors.begin() + 3); }},
+      {"tensor 'layers.1.index': is not known",
+       [](Rows& r) { r.tensors[4].name = "layers.1.index"; }},
+      {"tensor 'layers.1.index_k': U8 [5, 4], must be U8 [1, 20] by metadata 'index'",
+       [](Rows& r) {
+         r.tensors[4].shape = {5, 4};
+       }},
+      {"tensor 'layers.0.index_k': BF16 [1, 10], must be U8 [1, 20]",
+       [](Rows& r) {
+         r.tensors[3].dtype = TensorDtype::kBf16;
+         r.tensors[3].shape = {1, 10};
+       }},
+  };
+  for (const Case& c : cases) {
+    Rows rows(1);
+    std::vector<std::byte> keys;
+    AddIndex(rows, keys);
     c.change(rows);
     ExpectRefusal(rows, c.error);
   }
@@ -306,7 +382,7 @@ TEST(DescribeChunk, ChunksOfAFileAreValid) {
     EXPECT_EQ(info.position, 100 + range.begin);
     EXPECT_EQ(info.parent, parent);
     EXPECT_EQ(info.token_ids.front(), static_cast<int32_t>(7 + range.begin));
-    EXPECT_EQ(info.layer_checksums[1], ChecksumOf(file.Rows(1, range.begin, range.end)));
+    EXPECT_EQ(info.tensor_checksums[1], ChecksumOf(file.Rows(1, range.begin, range.end)));
     parent = info.id;
   }
 }

@@ -146,7 +146,7 @@ TEST_F(ChunkTableTest, AChunkIsReadByWhomItWasPutFor) {
   EXPECT_EQ(table_.Find(small.info.id, other, "b").status(), denied);
 
   SmallChunk guessed = small;
-  guessed.info.layer_checksums[1] ^= 1;
+  guessed.info.tensor_checksums[1] ^= 1;
   EXPECT_TRUE(absl::IsDataLoss(table_.Begin(guessed.info, geometry_, "b").status()));
   EXPECT_FALSE(table_.Find(small.info.id, geometry_, "b").ok());
   EXPECT_TRUE(absl::IsAlreadyExists(table_.Begin(small.info, geometry_, "b").status()));
@@ -321,7 +321,7 @@ TEST_F(ChunkTableTest, ListsInTheOrderOfIdsPageByPage) {
     EXPECT_EQ(all[i].id, ids[i]);
     EXPECT_EQ(all[i].kept, i == 3);
     EXPECT_EQ(all[i].pin_count, i == 4 ? 1u : 0u);
-    EXPECT_EQ(all[i].bytes, LayOutChunk(geometry_, all[i].token_count).total_bytes);
+    EXPECT_EQ(all[i].bytes, ChunkLayout(geometry_, all[i].token_count).total_bytes());
   }
 }
 
@@ -364,7 +364,7 @@ TEST_F(ChunkTableTest, PinsHoldAgainstDropsFromOtherThreads) {
           continue;
         }
         const ChunkInfo& info = pin->chunk().info();
-        ASSERT_EQ(ChecksumOf(pin->chunk().layer(1)), info.layer_checksums[1]);
+        ASSERT_EQ(ChecksumOf(pin->chunk().layer(1)), info.tensor_checksums[1]);
         read_count += 1;
       }
     });

@@ -9,40 +9,12 @@
 #include "proto/base/stripe.h"
 #include "proto/corpus.h"
 #include "store/memory/chunk_id.h"
-#include "tests/support/named_geometry.h"
 #include "tests/support/test_chunks.h"
 
 namespace ckv {
 namespace {
 
 constexpr size_t kArenaBytes = 1 << 20;
-
-TEST(LayOutChunk, LayersStartAligned) {
-  const Geometry geometry = SmallGeometry(3);  // 20 bytes a row
-  for (const auto& [tokens, layer_bytes, stride] :
-       {std::array<uint64_t, 3>{0, 0, 0}, {1, 20, 64}, {3, 60, 64}, {4, 80, 128}, {16, 320, 320}}) {
-    const ChunkLayout layout = LayOutChunk(geometry, static_cast<uint32_t>(tokens));
-    EXPECT_EQ(layout.layer_bytes, layer_bytes);
-    EXPECT_EQ(layout.layer_stride_bytes, stride);
-    EXPECT_EQ(layout.total_bytes, 3 * stride);
-  }
-}
-
-// 2048 tokens of DeepSeek-V2-Lite: 2.359 MB a layer and 63.7 MB in all.
-TEST(LayOutChunk, TwoThousandTokensOfV2Lite) {
-  const auto geometry = NamedGeometry("deepseek-v2-lite");
-  const ChunkLayout layout = LayOutChunk(*geometry, 2048);
-  EXPECT_EQ(layout.layer_bytes, 2'359'296u);
-  EXPECT_EQ(layout.total_bytes, 63'700'992u);
-}
-
-// The largest that the limits allow must not overflow.
-TEST(LayOutChunk, LargestChunk) {
-  Geometry geometry = SmallGeometry(kLayerCountMax);
-  geometry.d_qk = kRowWidthMax;
-  const ChunkLayout layout = LayOutChunk(geometry, kChunkTokenCountMax);
-  EXPECT_EQ(layout.total_bytes, uint64_t{512} * 1048576 * 2048);
-}
 
 // The published XXH3-64 of nothing and of "abc": what xxhsum -H3 prints for them.
 TEST(ChecksumOf, IsXxh3) {
@@ -64,7 +36,7 @@ TEST(ValidateChunkInfo, RefusesEachThingThatDoesNotFit) {
       {"tokens, limit",
        [](ChunkInfo& i, Geometry&) { i.token_ids.resize(kChunkTokenCountMax + 1); }},
       {"position", [](ChunkInfo& i, Geometry&) { i.position = kPositionMax + 1; }},
-      {"layer checksums", [](ChunkInfo& i, Geometry&) { i.layer_checksums.pop_back(); }},
+      {"tensor checksums", [](ChunkInfo& i, Geometry&) { i.tensor_checksums.pop_back(); }},
       {"give the id", [](ChunkInfo& i, Geometry&) { i.id.bytes[31] ^= 1; }},
       {"give the id", [](ChunkInfo& i, Geometry&) { i.parent.bytes[0] ^= 1; }},
       {"give the id", [](ChunkInfo& i, Geometry&) { i.position += 1; }},
@@ -83,8 +55,7 @@ TEST(ValidateChunkInfo, RefusesEachThingThatDoesNotFit) {
 }
 
 // Goal: bytes are read as they were written, whatever the pieces. Method: pieces of many sizes.
-TEST(ChunkWriter, GivesBackTheRows) {
-  const Geometry geometry = SmallGeometry();
+void ExpectTheRowsAreGivenBack(const Geometry& geometry) {
   const auto arena = *Arena::Create(kArenaBytes);
   for (const uint32_t tokens : {0u, 1u, 3u, 16u, 100u}) {
     for (const size_t piece : {size_t{1}, size_t{20}, size_t{64}, size_t{1} << 20}) {
@@ -93,21 +64,27 @@ TEST(ChunkWriter, GivesBackTheRows) {
       ASSERT_TRUE(writer.ok()) << writer.status();
       const auto chunk = WriteSmallChunk(*std::move(writer), small, piece);
       ASSERT_TRUE(chunk.ok()) << chunk.status();
-      for (uint32_t layer = 0; layer < geometry.layers; ++layer) {
-        const auto rows = chunk->layer(layer);
-        EXPECT_TRUE(std::equal(rows.begin(), rows.end(), small.layers[layer].begin(),
-                               small.layers[layer].end()));
-        const auto stripes = chunk->stripe_checksums(layer);
+      for (uint32_t t = 0; t < geometry.tensor_count(); ++t) {
+        const auto rows = chunk->tensor(t);
+        const size_t stripe_bytes = kStripeTokens * geometry.tensor_row_bytes(t);
+        EXPECT_TRUE(
+            std::equal(rows.begin(), rows.end(), small.layers[t].begin(), small.layers[t].end()));
+        const auto stripes = chunk->stripe_checksums(t);
         ASSERT_EQ(stripes.size(), (tokens + kStripeTokens - 1) / kStripeTokens);
         for (uint32_t i = 0; i < stripes.size(); ++i) {
-          const auto stripe = rows.subspan(i * kStripeTokens * geometry.row_bytes());
-          const auto bytes = std::min<size_t>(stripe.size(), kStripeTokens * geometry.row_bytes());
+          const auto stripe = rows.subspan(i * stripe_bytes);
+          const auto bytes = std::min<size_t>(stripe.size(), stripe_bytes);
           EXPECT_EQ(stripes[i], ChecksumOf(stripe.first(bytes)));
         }
       }
     }
   }
   EXPECT_EQ(arena->used_bytes(), 0u);
+}
+
+TEST(ChunkWriter, GivesBackTheRows) {
+  ExpectTheRowsAreGivenBack(SmallGeometry());
+  ExpectTheRowsAreGivenBack(IndexedGeometry());
 }
 
 TEST(ChunkWriter, ClearsWhatAnEarlierChunkLeftBetweenLayers) {

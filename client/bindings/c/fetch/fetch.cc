@@ -55,7 +55,7 @@ absl::Status FetchNow(ckv_requester& requester, const ckv_fetch_call* from,
   if (requester.host_cache != nullptr) arguments.KeepHere(*requester.host_cache);
   WriteFence fence;
   CKV_RETURN_IF_ERROR(arguments.Fetch(*requester.requester, call.chunk_begin, call.chunk_end,
-                                      call.layer_begin, call.layer_end, call.deadline, fence,
+                                      call.tensor_begin, call.tensor_end, call.deadline, fence,
                                       [](const RowRun&) { return absl::OkStatus(); }));
   return GiveFetchReport(arguments, call.chunk_end, arguments.row_count(),
                          Clock::Real()->Now() - begin, report);
@@ -124,7 +124,7 @@ struct ckv_fetch_ticket {
   }
 
   absl::Status Run() noexcept;
-  absl::Status FetchLayer(uint32_t layer);
+  absl::Status FetchLayer(uint32_t tensor);
   absl::Status FetchFirstLayer();
   // The fetch of the first layer. An attempt at it ends when it is complete, at the deadline, or at
   // the time for an early return.
@@ -166,8 +166,8 @@ absl::Status ckv_fetch_ticket::FetchChunks(FirstLayer& at, uint32_t chunk_end) {
   const ckv::Instant early_return = arguments.early_return();
   const ckv::Instant deadline =
       at.may_return_early ? std::min(call.deadline, early_return) : call.deadline;
-  return arguments.Fetch(*requester->requester, at.next, chunk_end, call.layer_begin,
-                         call.layer_begin + 1, deadline, fence_,
+  return arguments.Fetch(*requester->requester, at.next, chunk_end, call.tensor_begin,
+                         call.tensor_begin + 1, deadline, fence_,
                          [&](const ckv::RowRun& run) -> absl::Status {
                            CKV_RETURN_IF_ERROR(CheckCancelled());
                            if (at.may_return_early && run.chunk >= at.begun &&
@@ -209,7 +209,7 @@ absl::Status ckv_fetch_ticket::FetchFirstLayer() {
   return absl::OkStatus();
 }
 
-absl::Status ckv_fetch_ticket::FetchLayer(uint32_t layer) {
+absl::Status ckv_fetch_ticket::FetchLayer(uint32_t tensor) {
   uint32_t chunk_end = 0;
   {
     absl::MutexLock lock(&mu_);
@@ -218,7 +218,7 @@ absl::Status ckv_fetch_ticket::FetchLayer(uint32_t layer) {
   const ckv::FetchCall& call = arguments.call();
   CKV_RETURN_IF_ERROR(CheckCancelled());
   if (tokens_ == 0) return absl::OkStatus();
-  return arguments.Fetch(*requester->requester, call.chunk_begin, chunk_end, layer, layer + 1,
+  return arguments.Fetch(*requester->requester, call.chunk_begin, chunk_end, tensor, tensor + 1,
                          call.deadline, fence_,
                          [&](const ckv::RowRun&) { return CheckCancelled(); });
 }
@@ -228,8 +228,8 @@ absl::Status ckv_fetch_ticket::Run() noexcept {
     const ckv::FetchCall& call = arguments.call();
     CKV_RETURN_IF_ERROR(arguments.AwaitStream());
     if (requester->host_cache != nullptr) arguments.KeepHere(*requester->host_cache);
-    for (uint32_t layer = call.layer_begin; layer < call.layer_end; ++layer) {
-      CKV_RETURN_IF_ERROR(layer == call.layer_begin ? FetchFirstLayer() : FetchLayer(layer));
+    for (uint32_t tensor = call.tensor_begin; tensor < call.tensor_end; ++tensor) {
+      CKV_RETURN_IF_ERROR(tensor == call.tensor_begin ? FetchFirstLayer() : FetchLayer(tensor));
       LayerIsThere(tokens_);
     }
     return absl::OkStatus();
@@ -267,13 +267,14 @@ extern "C" ckv_status ckv_fetch_wait_layer(ckv_fetch_ticket* ticket, uint32_t la
     if (ticket == nullptr) return ckv::c::Missing("ticket");
     if (done == nullptr) return ckv::c::Missing("done");
     const ckv::FetchCall& call = ticket->arguments.call();
-    if (layer < call.layer_begin || layer >= call.layer_end) {
-      return absl::InvalidArgumentError(absl::StrFormat("layer %d is not one of %d to %d", layer,
-                                                        call.layer_begin, call.layer_end));
+    const uint32_t first = ticket->arguments.layer_zero();
+    const uint32_t begin = call.tensor_begin - first, end = call.tensor_end - first;
+    if (layer < begin || layer >= end) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("layer %d is not one of %d to %d", layer, begin, end));
     }
     bool there = false;
-    absl::Status status =
-        ticket->Wait(layer - call.layer_begin + 1, ckv::c::After(timeout_ns), there);
+    absl::Status status = ticket->Wait(layer - begin + 1, ckv::c::After(timeout_ns), there);
     *done = there ? 1 : 0;
     return status;
   });
@@ -289,7 +290,7 @@ extern "C" ckv_status ckv_fetch_wait(ckv_fetch_ticket* ticket, uint64_t timeout_
     // More layers than there are, so that it waits for the end only.
     const ckv::FetchCall& call = ticket->arguments.call();
     absl::Status status =
-        ticket->Wait(call.layer_end - call.layer_begin + 1, ckv::c::After(timeout_ns), ended);
+        ticket->Wait(call.tensor_end - call.tensor_begin + 1, ckv::c::After(timeout_ns), ended);
     *done = ended ? 1 : 0;
     if (!ended || !status.ok()) return status;
     return ticket->Report(report);

@@ -32,12 +32,13 @@ absl::Status CheckRanges(const FetchCall& call) {
     return absl::InvalidArgumentError(
         absl::StrFormat("fetch: chunks %d to %d of %d", call.chunk_begin, call.chunk_end, chunks));
   }
-  const uint32_t layers = call.corpus->geometry.layers;
-  if (call.layer_begin >= call.layer_end || call.layer_end > layers) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("fetch: layers %d to %d of %d", call.layer_begin, call.layer_end, layers));
-  }
   return absl::OkStatus();
+}
+
+absl::Status CheckLayers(uint32_t begin, uint32_t end, uint32_t layers) {
+  if (begin < end && end <= layers) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("fetch: layers %d to %d of %d", begin, end, layers));
 }
 
 // A stream that was late is no holder's fault.
@@ -49,7 +50,7 @@ absl::Status CheckInTime(Instant deadline) {
 }  // namespace
 
 absl::Status FetchArguments::CheckLayout(const ckv_fetch_call& call) {
-  const uint64_t tokens = first_token_.back(), layers = call_.layer_end - call_.layer_begin;
+  const uint64_t tokens = first_token_.back(), layers = call_.tensor_end - call_.tensor_begin;
   token_stride_ = call.token_stride == 0 ? width_ : call.token_stride;
   if (token_stride_ > kStrideMax || call.layer_stride > kStrideMax)
     return absl::InvalidArgumentError("fetch: a stride beyond 2^40");
@@ -101,15 +102,20 @@ absl::Status FetchArguments::Take(const ckv_fetch_call* from, Backend& backend) 
   call_.chunk_begin = call.chunk_begin;
   call_.chunk_end =
       call.chunk_end == 0 ? static_cast<uint32_t>(corpus.chunks.size()) : call.chunk_end;
-  call_.layer_begin = call.layer_begin;
-  call_.layer_end = call.layer_end == 0 ? corpus.geometry.layers : call.layer_end;
+  const Geometry& geometry = corpus.geometry;
+  const uint32_t layer_end = call.layer_end == 0 ? geometry.layers : call.layer_end;
+  CKV_RETURN_IF_ERROR(CheckLayers(call.layer_begin, layer_end, geometry.layers));
+  CKV_ASSIGN_OR_RETURN(layer_zero_, TensorOf(geometry, 0, call.index_keys != 0));
+  call_.tensor_begin = layer_zero_ + call.layer_begin;
+  call_.tensor_end = layer_zero_ + layer_end;
   CKV_RETURN_IF_ERROR(CheckRanges(call_));
   if (call.rotate != 0) call_.position = call.position;
   if (call.column_bytes == 0 && call.column_begin != 0)
     return absl::InvalidArgumentError("ckv_fetch_call: column_begin without column_bytes");
   call_.columns = {call.column_begin, call.column_bytes};
-  width_ = call.column_bytes == 0 ? corpus.geometry.row_bytes() : call.column_bytes;
-  if (width_ > corpus.geometry.row_bytes())
+  const uint32_t row_bytes = geometry.tensor_row_bytes(layer_zero_);
+  width_ = call.column_bytes == 0 ? row_bytes : call.column_bytes;
+  if (width_ > row_bytes)
     return absl::InvalidArgumentError("ckv_fetch_call: columns beyond the row");
   CKV_RETURN_IF_ERROR(TakeTrace(call.traceparent, call_.trace));
   call_.deadline = AfterField(call.timeout_ns);
@@ -131,12 +137,12 @@ absl::Status FetchArguments::TakeBlocks(const ckv_fetch_call& call) {
         "two");
   }
   return blocks_.emplace().Take(call.place, first_token_.back(),
-                                call_.layer_end - call_.layer_begin, width_,
+                                call_.tensor_end - call_.tensor_begin, width_,
                                 to_device_ ? MemoryKind::kDevice : MemoryKind::kHost);
 }
 
 std::byte* FetchArguments::PlaceOf(const RowRun& run) const {
-  return rows_ + (run.layer - call_.layer_begin) * layer_stride_ + TokenOf(run) * token_stride_;
+  return rows_ + (run.tensor - call_.tensor_begin) * layer_stride_ + TokenOf(run) * token_stride_;
 }
 
 // Waits for the copy, because the run is in a lane slot that is released next.
@@ -165,14 +171,14 @@ absl::Status FetchArguments::AwaitStream() const {
 }
 
 absl::Status FetchArguments::Fetch(Requester& requester, uint32_t chunk_begin, uint32_t chunk_end,
-                                   uint32_t layer_begin, uint32_t layer_end, Instant deadline,
+                                   uint32_t tensor_begin, uint32_t tensor_end, Instant deadline,
                                    WriteFence& fence,
                                    absl::FunctionRef<absl::Status(const RowRun&)> on_run) const {
   FetchCall call = call_;
   call.chunk_begin = chunk_begin;
   call.chunk_end = chunk_end;
-  call.layer_begin = layer_begin;
-  call.layer_end = layer_end;
+  call.tensor_begin = tensor_begin;
+  call.tensor_end = tensor_end;
   call.deadline = deadline;
   if (call.position) *call.position += first_token_[chunk_begin - call_.chunk_begin];
   if (kept_ != nullptr) {
@@ -215,7 +221,7 @@ absl::Status FetchArguments::FetchInto(
     return requester.Fetch(call, [&](const FetchedRows& run) {
       const RowView rows = {run.rows.data(), run.token_count, width_, run.memory};
       CKV_RETURN_IF_ERROR(fence.Write([&] {
-        return blocks_->Write(run.layer - call_.layer_begin, TokenOf(run), rows, stream_.get());
+        return blocks_->Write(run.tensor - call_.tensor_begin, TokenOf(run), rows, stream_.get());
       }));
       return on_run(run);
     });

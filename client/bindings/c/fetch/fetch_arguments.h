@@ -43,28 +43,33 @@ class FetchArguments {
   // logged.
   void KeepHere(HostCache& cache);
 
-  // Fetches some chunks and layers of the call, until `deadline`. Ordinals and layers are those of
-  // the corpus, not relative to the call, and the ends are exclusive. Calls `on_run` on this thread
-  // for each range of rows, once it is in its place, on a device, too. An error of `on_run` ends
-  // the fetch and is returned. If the cache of this host fails, all ranges are fetched again from
-  // their holders, so a token may be reported twice, in other ranges. Writes to blocks, and only
-  // those, are made under `fence`; to cancel a fetch to rows, return an error from `on_run`. Chunks
-  // and layers must be within the call; nothing checks that. One thread at a time. After an error,
-  // the same chunks may be fetched again.
+  // Fetches some chunks and tensors of the call, until `deadline`. Ordinals and tensors are those
+  // of the corpus, not relative to the call, and the ends are exclusive. Calls `on_run` on this
+  // thread for each range of rows, once it is in its place, on a device, too. An error of `on_run`
+  // ends the fetch and is returned. If the cache of this host fails, all ranges are fetched again
+  // from their holders, so a token may be reported twice, in other ranges. Writes to blocks, and
+  // only those, are made under `fence`; to cancel a fetch to rows, return an error from `on_run`.
+  // Chunks and tensors must be within the call; nothing checks that. One thread at a time. After an
+  // error, the same chunks may be fetched again.
   //   Cancelled           the fence is closed.
   //   Internal            the device failed.
   //   else                as Requester::Fetch.
   absl::Status Fetch(Requester& requester, uint32_t chunk_begin, uint32_t chunk_end,
-                     uint32_t layer_begin, uint32_t layer_end, Instant deadline, WriteFence& fence,
+                     uint32_t tensor_begin, uint32_t tensor_end, Instant deadline,
+                     WriteFence& fence,
                      absl::FunctionRef<absl::Status(const RowRun&)> on_run) const;
 
   // Rows of the whole call over all its layers, whether a block's tokens are written or skipped.
-  uint64_t row_count() const { return first_token_.back() * (call_.layer_end - call_.layer_begin); }
+  uint64_t row_count() const {
+    return first_token_.back() * (call_.tensor_end - call_.tensor_begin);
+  }
   // The whole call: ranges, trace and deadline.
   const FetchCall& call() const { return call_; }
   // When a ticket stops waiting for chunks without a row; the caller does that, not Fetch.
   // kInstantMax if the fetch has no early return.
   Instant early_return() const { return early_return_; }
+  // The tensor of layer 0 in what is fetched: rows, or index keys.
+  uint32_t layer_zero() const { return layer_zero_; }
   // Bytes fetched of each row.
   uint32_t width() const { return width_; }
 
@@ -81,6 +86,7 @@ class FetchArguments {
   std::byte* PlaceOf(const RowRun& run) const;
 
   FetchCall call_;
+  uint32_t layer_zero_ = 0;
   std::shared_ptr<const Corpus> kept_;  // the corpus with the call's chunks at the cache of this
                                         // host; or null
   Instant early_return_ = kInstantMax;

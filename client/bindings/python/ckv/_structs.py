@@ -23,6 +23,8 @@ DTYPES = {"bf16": 1, "f32": 2, "fp8_ds_mla": 3}
 WIRES = {"bf16": 1, "f32": 2}
 DTYPE_NAMES = {number: name for name, number in DTYPES.items()}
 ROPE_STYLES = {"none": 0, "interleaved": 1, "half_split": 2}
+INDEX_DTYPES = {"": 0, "bf16": 1, "fp8": 2, "int8": 3}
+INDEX_DTYPE_NAMES = {number: name for name, number in INDEX_DTYPES.items()}
 ROPE_STYLE_NAMES = {number: name for name, number in ROPE_STYLES.items()}
 POLICIES = {"auto": 0, "route": 1, "cache": 2}
 PRECISIONS = {None: 0, "exact": 1, "wire": 2, "fast": 3}
@@ -84,6 +86,13 @@ class CorpusFacts(Struct):
         ("yarn_mscale", c_double),
         ("yarn_mscale_all_dim", c_double),
         ("softmax_scale", c_double),
+        ("index_scale", c_double),
+        ("index_dim", c_uint32),
+        ("index_heads", c_uint32),
+        ("index_dtype", c_uint32),
+        ("index_d_rope", c_uint32),
+        ("index_rope_style", c_uint32),
+        ("index_key_bytes", c_uint32),
     ]
 
 
@@ -228,6 +237,8 @@ class FetchCall(Struct):
         ("timeout_ns", c_uint64),
         ("early_return_ns", c_uint64),
         ("traceparent", c_char_p),
+        ("index_keys", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 

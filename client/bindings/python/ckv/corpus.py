@@ -13,10 +13,10 @@ from ._handles import Handle, Owner
 from ._memory import address, choice, count, ints, signed, text
 from .errors import InvalidArgument
 
-# The numbers of a model, in the order of Model.
-_NUMBERS = ("layers", "d_qk", "d_v", "d_rope", "rope_theta", "softmax_scale", "yarn_factor",
-            "yarn_original_max_position", "yarn_beta_fast", "yarn_beta_slow", "yarn_mscale",
-            "yarn_mscale_all_dim")
+# The numbers of a model: counts, and floats.
+_COUNTS = ("layers", "d_qk", "d_v", "d_rope", "index_dim", "index_heads", "index_d_rope")
+_FLOATS = ("rope_theta", "softmax_scale", "yarn_factor", "yarn_original_max_position", "yarn_beta_fast",
+           "yarn_beta_slow", "yarn_mscale", "yarn_mscale_all_dim", "index_scale")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +32,11 @@ class Model:
     rope_style       "none", "interleaved" (pairs 2i, 2i+1) or "half_split" (i, i + d_rope/2)
     row_dtype        "bf16", or "fp8_ds_mla" for FlashMLA's row of 656 bytes
     yarn_*           0 if the model has no YaRN
+    index_*          the index keys of sparse attention (DeepSeek-V3.2); index_dim is 0 if there are none
+      index_dim      values of a key, and of each of a token's index_heads query vectors
+      index_dtype    "bf16", or "fp8" (e4m3) or "int8", each with a float scale behind the values
+      index_d_rope   the first values of a key, which are rotated to its position, and how
+      index_scale    the score of key k is index_scale x sum of w_h x max(0, q_h . k) over the heads h
     """
 
     model: str
@@ -50,6 +55,12 @@ class Model:
     yarn_beta_slow: float = 0.0
     yarn_mscale: float = 0.0
     yarn_mscale_all_dim: float = 0.0
+    index_dim: int = 0
+    index_heads: int = 0
+    index_dtype: str = ""
+    index_d_rope: int = 0
+    index_rope_style: str = "none"
+    index_scale: float = 0.0
 
 
 def facts_of(model: Union[Model, Corpus]) -> _structs.CorpusFacts:
@@ -57,10 +68,13 @@ def facts_of(model: Union[Model, Corpus]) -> _structs.CorpusFacts:
     facts = _structs.CorpusFacts.made(
         model=text(model.model, "model"), revision=text(model.revision, "revision"),
         rope_style=choice(_structs.ROPE_STYLES, model.rope_style, "rope_style"),
-        row_dtype=choice(_structs.DTYPES, model.row_dtype, "row_dtype"))
-    for name in _NUMBERS:
-        value = getattr(model, name)
-        setattr(facts, name, count(value, name) if name in _NUMBERS[:4] else float(value))
+        row_dtype=choice(_structs.DTYPES, model.row_dtype, "row_dtype"),
+        index_dtype=choice(_structs.INDEX_DTYPES, model.index_dtype, "index_dtype"),
+        index_rope_style=choice(_structs.ROPE_STYLES, model.index_rope_style, "index_rope_style"))
+    for name in _COUNTS:
+        setattr(facts, name, count(getattr(model, name), name))
+    for name in _FLOATS:
+        setattr(facts, name, float(getattr(model, name)))
     return facts
 
 
@@ -73,7 +87,8 @@ class Corpus(Handle):
     chunk_count, layers    counts
     d_qk, d_v, d_rope      values of a cKV row, of a row of an answer, and of the RoPE band
     row_dtype, row_bytes   "bf16" or "fp8_ds_mla", and the bytes of one row at one layer
-    rope_style, rope_theta, yarn_*, softmax_scale  as in Model
+    rope_style, rope_theta, yarn_*, softmax_scale, index_*  as in Model
+    index_key_bytes        the bytes of one index key at one layer; 0 if there are none
 
     Any threads may use it at once. Contexts, tickets and fetches that use it remain valid after
     close(), and its attributes remain readable. A new call with it raises FailedPrecondition.
@@ -82,7 +97,8 @@ class Corpus(Handle):
     __slots__ = ("name", "model", "revision", "version", "token_count", "chunk_count", "layers",
                  "d_qk", "d_v", "d_rope", "row_dtype", "row_bytes", "rope_style", "rope_theta",
                  "yarn_factor", "yarn_original_max_position", "yarn_beta_fast", "yarn_beta_slow",
-                 "yarn_mscale", "yarn_mscale_all_dim", "softmax_scale")
+                 "yarn_mscale", "yarn_mscale_all_dim", "softmax_scale", "index_scale", "index_dim",
+                 "index_heads", "index_dtype", "index_d_rope", "index_rope_style", "index_key_bytes")
 
     name: str
     model: str
@@ -99,6 +115,13 @@ class Corpus(Handle):
     rope_style: str
     rope_theta: float
     softmax_scale: float
+    index_dim: int
+    index_heads: int
+    index_dtype: str
+    index_d_rope: int
+    index_rope_style: str
+    index_scale: float
+    index_key_bytes: int
 
     def __init__(self, owner: Owner, cell: ctypes.c_void_p) -> None:
         """Only for Requester.resolve and Requester.find."""
@@ -113,6 +136,9 @@ class Corpus(Handle):
         self.name = self.name or ""
         self.row_dtype = _structs.DTYPE_NAMES.get(facts.row_dtype, str(facts.row_dtype))
         self.rope_style = _structs.ROPE_STYLE_NAMES.get(facts.rope_style, str(facts.rope_style))
+        self.index_dtype = _structs.INDEX_DTYPE_NAMES.get(facts.index_dtype, str(facts.index_dtype))
+        self.index_rope_style = _structs.ROPE_STYLE_NAMES.get(facts.index_rope_style,
+                                                              str(facts.index_rope_style))
 
     def __repr__(self) -> str:
         return (f"<ckv.Corpus {self.name!r} version {self.version}: {self.token_count} tokens in "

@@ -112,7 +112,8 @@ def _into_array(out: Any, corpus: Corpus, tokens: int, layer_count: int, width: 
 
 def call_of(owner: Owner, corpus: Corpus, out: Any, chunks: Any, layers: Any,
             position: Optional[int], columns: Any, timeout: Optional[float],
-            early_return: Optional[float], traceparent: Optional[str], stream: Any) -> Any:
+            early_return: Optional[float], traceparent: Optional[str], stream: Any,
+            index_keys: bool = False) -> Any:
     """Checks `out` and returns the C struct of a fetch. The struct keeps `out` alive."""
     if not isinstance(corpus, Corpus):
         raise InvalidArgument(f"a fetch is of a ckv.Corpus, not of a {type(corpus).__name__}")
@@ -126,11 +127,14 @@ def call_of(owner: Owner, corpus: Corpus, out: Any, chunks: Any, layers: Any,
     tokens = corpus.token_count
     if (chunk_begin, chunk_end) != (0, corpus.chunk_count):
         tokens = int(corpus.chunks(chunk_begin, chunk_end)[1].sum())
-    width = column_bytes or corpus.row_bytes
+    if index_keys and not corpus.index_key_bytes:
+        raise InvalidArgument(f"{corpus!r} has no index keys")
+    row_bytes = corpus.index_key_bytes if index_keys else corpus.row_bytes
+    width = column_bytes or row_bytes
     if isinstance(out, BlockPlace):
         if columns:
             raise InvalidArgument("columns do not go to blocks, which take whole rows")
-        out._check(layer_end - layer_begin, corpus.row_bytes)
+        out._check(layer_end - layer_begin, row_bytes)
         keep, kind, streams, fields = out, out.kind, out.streams, {"place": addressof(out._struct)}
     else:
         keep, at, fields = _into_array(out, corpus, tokens, layer_end - layer_begin, width)
@@ -139,7 +143,7 @@ def call_of(owner: Owner, corpus: Corpus, out: Any, chunks: Any, layers: Any,
         corpus=corpus._live(), chunk_begin=chunk_begin, chunk_end=chunk_end,
         layer_begin=layer_begin, layer_end=layer_end, column_begin=column_begin,
         column_bytes=column_bytes, timeout_ns=field_nanoseconds(timeout),
-        traceparent=text(traceparent, "traceparent"), **fields)
+        traceparent=text(traceparent, "traceparent"), index_keys=int(bool(index_keys)), **fields)
     call.keep = keep, stream  # plain may have made a view
     call.rows_memory, call.after = kind, owner.stream(native_stream(stream, streams))
     if early_return is not None:

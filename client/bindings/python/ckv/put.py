@@ -41,11 +41,12 @@ def _id(parent: Any) -> Optional[np.ndarray]:
 class Put(Handle):
     """Chunks being added to a corpus, from Requester.put. Only one thread at a time may use it.
 
-    Call chunk(), then rows() for each layer, for one chunk after another; then finish(). No reader
+    Call chunk(), then rows() for each layer, and index_keys() if the corpus has an index, for one chunk
+    after another; then finish(). No reader
     sees a chunk before finish(). close() drops what was not finished. Close it before its requester.
     """
 
-    __slots__ = ("_row_bytes",)
+    __slots__ = ("_row_bytes", "_key_bytes")
 
     def __init__(self, owner: Owner, corpus: str, parent: Any, create: Union[Corpus, Model, None],
                  replicas: int, bytes_max: int, timeout: Optional[float], ttl: Optional[float],
@@ -64,6 +65,7 @@ class Put(Handle):
         library = owner.library
         self._own(owner, owner.make(library.put_free, (), library.put_begin, byref(target)))
         self._row_bytes = library.put_row_bytes(self._handle)
+        self._key_bytes = library.put_index_key_bytes(self._handle)
 
     def chunk(self, token_ids: Any, *, standalone: bool = False, position: int = 0,
               extra_keys: Optional[Iterable[Any]] = None) -> None:
@@ -108,17 +110,34 @@ class Put(Handle):
         FailedPrecondition  there is no chunk yet
         InvalidArgument     also: there is no such layer, or the rows are out of sequence or do not fit
         """
-        rows = plain(rows, "rows")
-        at = dense(rows, "rows", ROWS)
-        if len(at.shape) != 2 or at.shape[1] * at.item_bytes != self._row_bytes:
-            raise InvalidArgument(f"rows has shape {at.shape} of {at.dtype}: it must be (n, values), "
-                                  f"{self._row_bytes} bytes a row")
-        library = self._owner.library
-        status = library.put_add_rows(self._live(), count(layer, "layer"),
-                                      count(offset_bytes, "offset_bytes", UINT64_MAX), at.address,
-                                      size_of(at) * at.item_bytes)
+        self._add(self._owner.library.put_add_rows, layer, rows, "rows", self._row_bytes, offset_bytes)
+
+    def index_keys(self, layer: int, keys: Any, offset_bytes: int = 0) -> None:
+        """Adds index keys of the last chunk at one layer. Copies them.
+
+        keys          (n, index_dim) in bf16, or (n, index_key_bytes) in uint8: fp8 or int8 values and
+                      their float scale. As the model stores them, rotated to the chunk's positions
+        offset_bytes  the number of bytes of the layer's keys added before
+        A corpus with an index needs the keys of all layers, in any order, before the next chunk.
+        FailedPrecondition  there is no chunk yet
+        InvalidArgument     also: the corpus has no index, there is no such layer, or the keys are out of
+                            sequence or do not fit
+        """
+        if self._key_bytes == 0:
+            raise InvalidArgument("index_keys: the corpus has no index")
+        self._add(self._owner.library.put_add_index_keys, layer, keys, "keys", self._key_bytes,
+                  offset_bytes)
+
+    def _add(self, add: Any, layer: int, rows: Any, name: str, row_bytes: int, offset_bytes: int) -> None:
+        rows = plain(rows, name)
+        at = dense(rows, name, ROWS)
+        if len(at.shape) != 2 or at.shape[1] * at.item_bytes != row_bytes:
+            raise InvalidArgument(f"{name} has shape {at.shape} of {at.dtype}: it must be (n, values), "
+                                  f"{row_bytes} bytes each")
+        status = add(self._live(), count(layer, "layer"), count(offset_bytes, "offset_bytes", UINT64_MAX),
+                     at.address, size_of(at) * at.item_bytes)
         if status:
-            library.fail(status)
+            self._owner.library.fail(status)
 
     def finish(self, timeout: Optional[float] = 60.0) -> PutReport:
         """Puts all chunks on holders and appends them to the corpus in one change.

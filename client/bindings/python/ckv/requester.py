@@ -316,7 +316,8 @@ class Requester:
     def fetch(self, corpus: Corpus, out: Any, *, chunks: Optional[tuple[int, int]] = None,
               layers: Optional[tuple[int, int]] = None, position: Optional[int] = None,
               columns: Optional[tuple[int, int]] = None, timeout: Optional[float] = 10.0,
-              traceparent: Optional[str] = None, stream: Any = None) -> FetchReport:
+              traceparent: Optional[str] = None, stream: Any = None,
+              index_keys: bool = False) -> FetchReport:
         """Fetches rows into `out`, and returns once they are complete.
 
         Compares rows with their checksums, unless they arrive through memory shared with the holder.
@@ -336,20 +337,23 @@ class Requester:
                   BlockPlace
         traceparent  as in attend
         stream    as in attend: `out` is written after the work that is on the stream now
+        index_keys  True: the layers' index keys instead of their rows, at their canonical positions.
+                  `position` and `columns` are not given
         DataLoss         rows do not match their checksum
         InvalidArgument  also: a range, slice or position beyond its limit; rows that overlap
         Internal         also: a device failed
         NotFound, Unavailable, ResourceExhausted, DeadlineExceeded, FailedPrecondition  as attend
         """
         call = _fetch.call_of(self._owner, corpus, out, chunks, layers, position, columns, timeout,
-                              None, traceparent, stream)
+                              None, traceparent, stream, index_keys)
         return _fetch.fetch(self._owner, call)
 
     def begin_fetch(self, corpus: Corpus, out: Any, *, chunks: Optional[tuple[int, int]] = None,
                     layers: Optional[tuple[int, int]] = None, position: Optional[int] = None,
                     columns: Optional[tuple[int, int]] = None, timeout: Optional[float] = 10.0,
                     traceparent: Optional[str] = None,
-                    early_return: Optional[float] = None, stream: Any = None) -> FetchTicket:
+                    early_return: Optional[float] = None, stream: Any = None,
+                    index_keys: bool = False) -> FetchTicket:
         """Begins a fetch, and returns a ticket immediately. Layers arrive in order.
 
         early_return  seconds that chunks may wait until their first row arrives. Chunks without a
@@ -361,7 +365,7 @@ class Requester:
         InvalidArgument  as fetch. All other errors are reported by the ticket.
         """
         call = _fetch.call_of(self._owner, corpus, out, chunks, layers, position, columns, timeout,
-                              early_return, traceparent, stream)
+                              early_return, traceparent, stream, index_keys)
         return FetchTicket(self._owner, call, out)
 
     def put(self, corpus: str, *, parent: Any = None, create: Union[Corpus, Model, None] = None,

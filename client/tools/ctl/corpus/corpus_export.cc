@@ -20,6 +20,7 @@
 #include "client/tools/ctl/corpus/tensor_files.h"
 #include "proto/base/status.h"
 #include "store/formats/extra_keys_json.h"
+#include "store/formats/import.h"
 #include "store/formats/safetensors.h"
 
 namespace ckv::ctl {
@@ -105,13 +106,9 @@ class Exporter {
 
 absl::Status Exporter::Write(const ExportFile& file) {
   const Geometry& geometry = corpus_.geometry;
-  const bool bf16 = geometry.dtype == RowDtype::kBf16;
   std::vector<TensorSpec> specs;
-  for (uint32_t layer = 0; layer < geometry.layers; ++layer) {
-    specs.push_back({absl::StrFormat("layers.%d.ckv", layer),
-                     bf16 ? TensorDtype::kBf16 : TensorDtype::kU8,
-                     {file.token_count, bf16 ? geometry.d_qk : geometry.row_bytes()}});
-  }
+  for (uint32_t t = 0; t < geometry.tensor_count(); ++t)
+    specs.push_back(RowTensorSpec(geometry, t, file.token_count));
   specs.push_back({"token_ids", TensorDtype::kI32, {file.token_count}});
   auto metadata = RowFileMetadata(geometry, corpus_.chunks[file.ordinals.front()].position);
   CKV_ASSIGN_OR_RETURN(const ExtraKeys keys, KeysOf(file));
@@ -247,14 +244,15 @@ absl::Status Exporter::WriteFrom(const Member& holder, const ChunkPlacement& chu
                                  absl::Status& written) {
   const HolderCalls calls = CallsOf(holder);
   CKV_ASSIGN_OR_RETURN(const ChunkInfo info, InfoFrom(calls, chunk));
-  const uint64_t row_bytes = corpus_.geometry.row_bytes();
+  const Geometry& geometry = corpus_.geometry;
   CKV_RETURN_IF_ERROR(ReadChunkRows(
-      calls, info, [&](uint32_t layer, uint64_t offset, std::span<const std::byte> rows) {
-        written = writer.Write(layer, first_token * row_bytes + offset, rows);
+      calls, info, [&](uint32_t tensor, uint64_t offset, std::span<const std::byte> rows) {
+        const uint64_t row_bytes = geometry.tensor_row_bytes(tensor);
+        written = writer.Write(tensor, first_token * row_bytes + offset, rows);
         progress_.Advance(rows.size());
         return written;
       }));
-  written = writer.Write(corpus_.geometry.layers, first_token * sizeof(int32_t),
+  written = writer.Write(geometry.tensor_count(), first_token * sizeof(int32_t),
                          std::as_bytes(std::span(info.token_ids)));
   return written;
 }
@@ -327,7 +325,8 @@ void AddCorpusExportCommand(CLI::App& corpus, Ctl& ctl) {
       "The files are what corpus load takes, token ids, extra keys and all. Rows are exported\n"
       "byte for byte. A whole file is identical to the loaded one if its tensors are in the order "
       "layers.0.ckv, ...,\n"
-      "token_ids, without extra keys or with one line of JSON as an export writes it, and its\n"
+      "layers.0.index_k, ..., token_ids, without extra keys or with one line of JSON as an export "
+      "writes it, and its\n"
       "header is written as an export writes it. Cuts are not in a file: load it with the options\n"
       "of the first time to reuse its chunks. Chunks that do not follow each other (standalone\n"
       "ones) go to a file a chain: docs-00001-of-00003.safetensors, and so on.\n\n"

@@ -48,6 +48,8 @@ constexpr char kExamples[] =
     "A FILE is, all of one kind:\n"
     "  rows          safetensors, with nothing else in it:\n"
     "    tensors     layers.0.ckv, layers.1.ckv, ... [T, d_qk] BF16 (or [T, 656] U8: fp8_ds_mla)\n"
+    "                layers.0.index_k, ... [T, dim] BF16 or [T, dim + 4] U8, if metadata has "
+    "index\n"
     "                token_ids [T] I32 or I64, ids from 0 to 2^31 - 1\n"
     "    metadata    model, revision, d_v, d_rope, softmax_scale, base_position. If d_rope is not\n"
     "                0 also rope_style (interleaved or half), rope_theta, and with YaRN\n"

@@ -49,6 +49,10 @@ uint64_t ValuesPerRow(const Geometry& geometry) {
   return geometry.d_v + geometry.d_v / kFp8ScaleGroup + geometry.d_rope;
 }
 
+uint64_t KeyValues(const IndexShape& index) {
+  return index.dtype == IndexDtype::kBf16 ? index.dim : index.dim + 1;
+}
+
 }  // namespace
 
 NonFinite FindNonFinite(const Geometry& geometry, std::span<const std::byte> rows) {
@@ -72,6 +76,23 @@ NonFinite FindNonFinite(const Geometry& geometry, std::span<const std::byte> row
   return found;
 }
 
+NonFinite FindNonFiniteKeys(const IndexShape& index, std::span<const std::byte> keys) {
+  NonFinite found;
+  if (index.dtype == IndexDtype::kBf16) {
+    Scan<uint16_t>(keys, kBf16Magnitude, kBf16Limit, 0, found);
+    return found;
+  }
+  uint64_t first = 0;
+  for (size_t at = 0; at + index.key_bytes() <= keys.size(); at += index.key_bytes()) {
+    const auto key = keys.subspan(at, index.key_bytes());
+    if (index.dtype == IndexDtype::kFp8)
+      Scan<uint8_t>(key.first(index.dim), kE4m3Nan, kE4m3Nan, first, found);
+    Scan<uint32_t>(key.subspan(index.dim), kF32Magnitude, kScaleLimit, first + index.dim, found);
+    first += KeyValues(index);
+  }
+  return found;
+}
+
 FiniteCheck::FiniteCheck(ChunkSource& source, bool reject)
     : source_(source), reject_(reject), seen_(source.chunks().size()) {
   geometry_ = source.geometry();
@@ -82,13 +103,15 @@ absl::StatusOr<SourceChunk> FiniteCheck::Read(uint32_t ordinal) {
   CKV_ASSIGN_OR_RETURN(SourceChunk chunk, source_.Read(ordinal));
   if (seen_.at(ordinal)) return chunk;
   seen_[ordinal] = true;
-  for (uint32_t layer = 0; layer < geometry_.layers; ++layer) {
-    const NonFinite found = FindNonFinite(geometry_, chunk.rows(layer));
+  for (uint32_t t = 0; t < geometry_.tensor_count(); ++t) {
+    const bool is_rows = t < geometry_.layers;
+    const NonFinite found = is_rows ? FindNonFinite(geometry_, chunk.rows(t))
+                                    : FindNonFiniteKeys(*geometry_.index, chunk.rows(t));
     if (found.count == 0) continue;
     if (count_ == 0) {
-      const uint64_t width = ValuesPerRow(geometry_);
+      const uint64_t width = is_rows ? ValuesPerRow(geometry_) : KeyValues(*geometry_.index);
       first_ =
-          absl::StrFormat("layer %d, position %d, value %d", layer,
+          absl::StrFormat("%s, position %d, value %d", geometry_.TensorName(t),
                           chunks_[ordinal].position + found.first / width, found.first % width);
     }
     count_ += found.count;

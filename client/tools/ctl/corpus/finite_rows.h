@@ -19,6 +19,8 @@ struct NonFinite {
   uint64_t first = 0;
 };
 NonFinite FindNonFinite(const Geometry& geometry, std::span<const std::byte> rows);
+// The same for whole index keys of a geometry with an index. A key has its values, then its scale.
+NonFinite FindNonFiniteKeys(const IndexShape& index, std::span<const std::byte> keys);
 
 // Returns the chunks of `source`, which outlives it, and checks the rows of each.
 class FiniteCheck final : public ChunkSource {

@@ -99,7 +99,7 @@ absl::StatusOr<std::unique_ptr<ChunkSource>> LlamaSource::Open(
         "--token-ids and --extra-keys are for one sequence state: load one at a time");
   }
   auto source = std::make_unique<LlamaSource>();
-  CKV_ASSIGN_OR_RETURN(source->geometry_, ReadGeometryFile(options.geometry));
+  CKV_ASSIGN_OR_RETURN(source->geometry_, ReadGeometryWithoutIndex(options.geometry));
   FilePlanner planner(source->geometry_, cut, token_count_max, &source->chunks_);
   for (size_t f = 0; f < paths.size() && !planner.full(); ++f) {
     CKV_ASSIGN_OR_RETURN(const std::shared_ptr<const SavedSequence> sequence,
@@ -128,7 +128,7 @@ absl::StatusOr<SourceChunk> LlamaSource::Read(uint32_t ordinal) {
   const auto& [sequence, range] = place;
   SourceChunk chunk;
   CKV_RETURN_IF_ERROR(HoldRows(
-      geometry_.layers, size_t{range.end - range.begin} * geometry_.row_bytes(),
+      ChunkLayout(geometry_, range.end - range.begin),
       [&](uint32_t layer, std::byte* to) { return ReadLayer(place, layer, to); }, chunk));
   chunk.info = DescribeChunk(geometry_, chunks_[ordinal].parent, sequence->state.base_position(),
                              sequence->token_ids, range, chunk.rows, sequence->extra_keys);

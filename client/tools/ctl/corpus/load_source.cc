@@ -326,9 +326,9 @@ absl::StatusOr<SourceChunk> RowFileSource::Read(uint32_t ordinal) {
   const TokenRange range = place.range;
   SourceChunk chunk;
   CKV_RETURN_IF_ERROR(HoldRows(
-      geometry_.layers, size_t{range.end - range.begin} * geometry_.row_bytes(),
-      [&](uint32_t layer, std::byte* to) {
-        return file.Copy(file.Rows(layer, range.begin, range.end), to);
+      ChunkLayout(geometry_, range.end - range.begin),
+      [&](uint32_t tensor, std::byte* to) {
+        return file.Copy(file.Rows(tensor, range.begin, range.end), to);
       },
       chunk));
   chunk.info = DescribeChunk(geometry_, chunks_[ordinal].parent, file.base_position(),
@@ -348,19 +348,19 @@ absl::Status RowFileSource::CheckUnchanged() const {
 
 }  // namespace
 
-absl::Status HoldRows(uint32_t layers, size_t layer_bytes,
-                      absl::FunctionRef<absl::Status(uint32_t layer, std::byte* to)> read,
+absl::Status HoldRows(const ChunkLayout& layout,
+                      absl::FunctionRef<absl::Status(uint32_t tensor, std::byte* to)> read,
                       SourceChunk& chunk) {
-  const size_t bytes = layers * layer_bytes;
+  const size_t bytes = layout.total_bytes();
   const std::shared_ptr<std::byte[]> rows(new (std::nothrow) std::byte[bytes]);
   if (rows == nullptr) {
     return absl::ResourceExhaustedError(absl::StrFormat(
         "no memory for a chunk of %d bytes\n  smaller chunks take less: --chunk-tokens", bytes));
   }
-  for (uint32_t layer = 0; layer < layers; ++layer)
-    CKV_RETURN_IF_ERROR(read(layer, rows.get() + layer * layer_bytes));
-  chunk.rows = [all = rows.get(), layer_bytes](uint32_t layer) {
-    return std::span<const std::byte>(all + layer * layer_bytes, layer_bytes);
+  for (uint32_t t = 0; t < layout.tensor_count(); ++t)
+    CKV_RETURN_IF_ERROR(read(t, rows.get() + layout.begin(t)));
+  chunk.rows = [all = rows.get(), layout](uint32_t tensor) {
+    return std::span<const std::byte>(all + layout.begin(tensor), layout.bytes(tensor));
   };
   chunk.owned = rows;
   return absl::OkStatus();

@@ -124,13 +124,13 @@ class FilePlanner {
   uint64_t next_position_ = 0;
 };
 
-// Reads a chunk's rows into memory that the chunk owns. `read` writes the rows of one layer,
-// `layer_bytes` bytes, to `to`. The rows sent therefore match the checksums taken, even if the file
-// changes.
+// Reads a chunk's rows into memory that the chunk owns. `read` writes the rows of one tensor,
+// layout.bytes(tensor) bytes, to `to`. The rows sent therefore match the checksums taken, even if
+// the file changes.
 //   ResourceExhausted   there is not enough memory.
 //   the first error of `read`.
-absl::Status HoldRows(uint32_t layers, size_t layer_bytes,
-                      absl::FunctionRef<absl::Status(uint32_t layer, std::byte* to)> read,
+absl::Status HoldRows(const ChunkLayout& layout,
+                      absl::FunctionRef<absl::Status(uint32_t tensor, std::byte* to)> read,
                       SourceChunk& chunk);
 
 // Opens the chunks of row files, in order. A path that is a folder must have an index

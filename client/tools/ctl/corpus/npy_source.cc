@@ -130,7 +130,7 @@ absl::StatusOr<std::unique_ptr<ChunkSource>> NpySource::Open(const std::string& 
   CKV_ASSIGN_OR_RETURN(NpyFile opened, NpyFile::Open(path, FileReading::kParts));
   const auto file = std::make_shared<const NpyFile>(std::move(opened));
   std::unique_ptr<NpySource> source(new NpySource(file, dtype));
-  CKV_ASSIGN_OR_RETURN(source->geometry_, ReadGeometryFile(options.geometry));
+  CKV_ASSIGN_OR_RETURN(source->geometry_, ReadGeometryWithoutIndex(options.geometry));
   CKV_RETURN_IF_ERROR(source->CheckShape(path));
   const uint64_t count = file->shape()[1];
   if (options.base_position > kPositionMax - count) {
@@ -171,7 +171,7 @@ absl::StatusOr<SourceChunk> NpySource::Read(uint32_t ordinal) {
   const TokenRange range = ranges_.at(ordinal);
   SourceChunk chunk;
   CKV_RETURN_IF_ERROR(HoldRows(
-      geometry_.layers, size_t{range.end - range.begin} * geometry_.row_bytes(),
+      ChunkLayout(geometry_, range.end - range.begin),
       [&](uint32_t layer, std::byte* to) { return ReadLayer(layer, range, to); }, chunk));
   chunk.info = DescribeChunk(geometry_, chunks_[ordinal].parent, base_position_, token_ids_, range,
                              chunk.rows, extra_keys_);
@@ -202,6 +202,15 @@ absl::StatusOr<Geometry> ReadGeometryFile(const std::string& path) {
   CKV_ASSIGN_OR_RETURN(Geometry geometry, DecodeGeometry(*document, path + ": "));
   CKV_RETURN_IF_ERROR(Annotate(ValidateGeometry(geometry), path));
   return geometry;
+}
+
+absl::StatusOr<Geometry> ReadGeometryWithoutIndex(const std::string& path) {
+  CKV_ASSIGN_OR_RETURN(Geometry geometry, ReadGeometryFile(path));
+  if (!geometry.index) return geometry;
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "%s: index: only a file of rows (safetensors) has index keys\n  ckvctl corpus "
+      "load --help describes it",
+      path));
 }
 
 absl::StatusOr<ExtraKeys> ReadExtraKeysFile(const std::string& path, uint64_t token_count) {

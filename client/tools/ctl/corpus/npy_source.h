@@ -43,6 +43,9 @@ absl::StatusOr<std::unique_ptr<ChunkSource>> OpenNpyRows(const std::string& path
 //   NotFound            no such file.
 //   InvalidArgument     not one; names the file and the field.
 absl::StatusOr<Geometry> ReadGeometryFile(const std::string& path);
+// The same for rows in a format that has no index keys.
+//   InvalidArgument     also: the geometry has an index.
+absl::StatusOr<Geometry> ReadGeometryWithoutIndex(const std::string& path);
 
 // The extra keys in a JSON file, sorted; none if `path` is empty.
 //   NotFound            no such file.

@@ -16,6 +16,7 @@
 #include "attention/bf16.h"
 #include "nlohmann/json.hpp"
 #include "proto/base/status.h"
+#include "store/formats/geometry_json.h"
 #include "store/formats/output_file.h"
 #include "store/formats/safetensors.h"
 
@@ -133,6 +134,7 @@ std::map<std::string, std::string, std::less<>> RowFileMetadata(const Geometry& 
       {"d_rope", std::to_string(geometry.d_rope)},
       {"softmax_scale", absl::StrFormat("%.9g", geometry.softmax_scale)},
       {"base_position", std::to_string(base_position)}};
+  if (geometry.index) metadata["index"] = EncodeIndex(*geometry.index).dump();
   const RopeParams& rope = geometry.rope;
   if (rope.style == RopeStyle::kNone) {
     metadata["rope_style"] = "none";

@@ -312,8 +312,8 @@ absl::StatusOr<bool> PartitionRun::IsThere(const Check& check) {
     const auto info = QueryInfo(source, check.chunk);
     requested.Update(info.status());
     if (!info.ok()) continue;
-    if (std::equal(info->layer_checksums().begin(), info->layer_checksums().end(),
-                   there->layer_checksums().begin(), there->layer_checksums().end()))
+    if (std::equal(info->tensor_checksums().begin(), info->tensor_checksums().end(),
+                   there->tensor_checksums().begin(), there->tensor_checksums().end()))
       return true;
     return absl::DataLossError(absl::StrFormat(
         "chunk %d: holders %s and %s have different rows of it\n  load the corpus again with "

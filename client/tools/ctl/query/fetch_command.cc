@@ -36,16 +36,17 @@ struct FetchOptions {
 // The chosen chunks, and how many bytes of their rows have arrived.
 struct Gathered {
   FetchFile file;
+  Geometry geometry;  // the corpus's, without an index if its keys are left out
   std::map<uint32_t, uint64_t> first_token;  // by ordinal
   std::unique_ptr<FetchSink> sink;
   uint64_t bytes = 0;
 };
 
-absl::Status Take(const v1::FetchReply& reply, const Corpus& corpus, ChunkRun run,
+absl::Status Take(const v1::FetchReply& reply, const Corpus& corpus, ChunkRun run, bool index_keys,
                   Gathered& gathered) {
-  const uint32_t row_bytes = corpus.geometry.row_bytes();
-  const bool inside = reply.chunk() >= run.begin && reply.chunk() < run.end &&
-                      reply.layer() < corpus.geometry.layers &&
+  const auto tensor = TensorOf(corpus.geometry, reply.layer(), index_keys);
+  const uint32_t row_bytes = tensor.ok() ? corpus.geometry.tensor_row_bytes(*tensor) : 0;
+  const bool inside = reply.chunk() >= run.begin && reply.chunk() < run.end && tensor.ok() &&
                       uint64_t{reply.token_begin()} + reply.token_count() <=
                           corpus.chunks[reply.chunk()].token_count &&
                       reply.rows().size() == uint64_t{reply.token_count()} * row_bytes;
@@ -56,12 +57,12 @@ absl::Status Take(const v1::FetchReply& reply, const Corpus& corpus, ChunkRun ru
   }
   const uint64_t token = gathered.first_token.at(reply.chunk()) + reply.token_begin();
   gathered.bytes += reply.rows().size();
-  return gathered.sink->Take(reply.layer(), token, std::as_bytes(std::span(reply.rows())));
+  return gathered.sink->Take(*tensor, token, std::as_bytes(std::span(reply.rows())));
 }
 
 // One call: the requester fetches chunks that follow each other.
 absl::Status FetchRun(Fleet& fleet, const FetchOptions& options, const Corpus& corpus, ChunkRun run,
-                      Instant deadline, Progress& progress, Gathered& gathered) {
+                      bool index_keys, Instant deadline, Progress& progress, Gathered& gathered) {
   const uint32_t left_ms = fleet.RemainingMs(deadline);
   v1::FetchRequest request;
   request.set_corpus(options.corpus);
@@ -70,6 +71,7 @@ absl::Status FetchRun(Fleet& fleet, const FetchOptions& options, const Corpus& c
   request.set_chunk_begin(run.begin);
   request.set_chunk_end(run.end);
   request.set_timeout_ms(left_ms);
+  request.set_index_keys(index_keys);
   if (options.position) {
     request.set_position(*options.position + gathered.first_token.at(run.begin));
   }
@@ -79,7 +81,7 @@ absl::Status FetchRun(Fleet& fleet, const FetchOptions& options, const Corpus& c
   v1::FetchReply reply;
   absl::Status taken;
   while (reader->Read(&reply)) {
-    taken = Take(reply, corpus, run, gathered);
+    taken = Take(reply, corpus, run, index_keys, gathered);
     if (!taken.ok()) {
       context.TryCancel();
       break;
@@ -99,23 +101,34 @@ absl::StatusOr<Gathered> OpenSink(Fleet& fleet, const FetchOptions& options, con
     gathered.first_token[ordinal] = gathered.file.token_count;
     gathered.file.token_count += corpus.chunks[ordinal].token_count;
   }
+  gathered.geometry = corpus.geometry;
+  if (options.position || options.is_llama()) gathered.geometry.index.reset();
   if (!options.is_llama()) {
-    CKV_ASSIGN_OR_RETURN(gathered.sink, OpenTensorSink(gathered.file, corpus.geometry));
+    CKV_ASSIGN_OR_RETURN(gathered.sink, OpenTensorSink(gathered.file, gathered.geometry));
     return gathered;
   }
   CKV_ASSIGN_OR_RETURN(const std::vector<int32_t> token_ids,
                        FetchTokenIds(fleet, corpus, ordinals, deadline));
-  CKV_ASSIGN_OR_RETURN(gathered.sink, OpenLlamaSink(gathered.file, corpus.geometry, token_ids,
+  CKV_ASSIGN_OR_RETURN(gathered.sink, OpenLlamaSink(gathered.file, gathered.geometry, token_ids,
                                                     options.streams == 0 ? 1 : options.streams));
   return gathered;
 }
 
 absl::Status Gather(const Ctl& ctl, Fleet& fleet, const FetchOptions& options, const Corpus& corpus,
                     const std::vector<uint32_t>& ordinals, Instant deadline, Gathered& gathered) {
-  const uint64_t total = gathered.file.token_count * corpus.geometry.token_bytes();
+  if (gathered.geometry != corpus.geometry) {
+    ctl.Note("ckvctl: the file has no index keys: " +
+             std::string(options.is_llama() ? "a sequence state cannot have them"
+                                            : "they cannot be rotated"));
+  }
+  const uint64_t total = gathered.file.token_count * gathered.geometry.token_bytes();
   const auto progress = ctl.StartProgress("fetch", "B", total);
   for (const ChunkRun run : AsRuns(ordinals)) {
-    CKV_RETURN_IF_ERROR(FetchRun(fleet, options, corpus, run, deadline, *progress, gathered));
+    for (const bool index_keys : {false, true}) {
+      if (index_keys && !gathered.geometry.index) continue;
+      CKV_RETURN_IF_ERROR(
+          FetchRun(fleet, options, corpus, run, index_keys, deadline, *progress, gathered));
+    }
   }
   if (gathered.bytes == total) return absl::OkStatus();
   return absl::InternalError(
@@ -181,7 +194,10 @@ void AddFetchCommand(CLI::App& app, Ctl& ctl) {
       "  ckvctl fetch --corpus docs --chunks 0-2,5 --position 4096 --out moved.safetensors\n"
       "  ckvctl fetch --corpus docs --position 0 --out docs.ggsq --streams 4\n\n"
       "A file has one base_position, so a list with gaps needs --position.\n"
-      "File: layers.{i}.ckv [T, row] and the metadata of a row file (ckvctl corpus load --help).\n"
+      "File: layers.{i}.ckv [T, row], layers.{i}.index_k of a model with index keys, and the\n"
+      "metadata of a row file (ckvctl corpus load --help). At another position, there are no "
+      "index\n"
+      "keys.\n"
       "token_ids [T] I32 is not among them. Add it before corpus load takes the file, or write a\n"
       "FILE.ggsq, which has them.\n\n"
       "FILE.ggsq is a sequence state that llama.cpp restores, token ids and all. Its cache has\n"

@@ -8,6 +8,7 @@
 #include "client/publish/chunk_copy.h"
 #include "client/tools/ctl/corpus/tensor_files.h"
 #include "proto/base/status.h"
+#include "store/formats/import.h"
 #include "store/formats/llama_state.h"
 #include "store/formats/safetensors.h"
 
@@ -18,25 +19,22 @@ constexpr uint64_t kGatheredBytesMax = uint64_t{4} << 30;
 
 class TensorSink final : public FetchSink {
  public:
-  TensorSink(const FetchFile& file, const Geometry& geometry)
-      : file_(file),
-        geometry_(geometry),
-        layers_(geometry.layers, std::vector<std::byte>(file.token_count * geometry.row_bytes())) {}
+  TensorSink(const FetchFile& file, const Geometry& geometry) : file_(file), geometry_(geometry) {
+    for (uint32_t t = 0; t < geometry.tensor_count(); ++t)
+      tensors_.emplace_back(file.token_count * geometry.tensor_row_bytes(t));
+  }
 
-  absl::Status Take(uint32_t layer, uint64_t token, std::span<const std::byte> rows) override {
-    std::memcpy(layers_[layer].data() + token * geometry_.row_bytes(), rows.data(), rows.size());
+  absl::Status Take(uint32_t tensor, uint64_t token, std::span<const std::byte> rows) override {
+    std::memcpy(tensors_[tensor].data() + token * geometry_.tensor_row_bytes(tensor), rows.data(),
+                rows.size());
     return absl::OkStatus();
   }
 
   absl::Status Finish() override {
-    const bool bf16 = geometry_.dtype == RowDtype::kBf16;
-    const uint64_t width = bf16 ? geometry_.d_qk : geometry_.row_bytes();
     std::vector<TensorToWrite> tensors;
-    for (uint32_t layer = 0; layer < geometry_.layers; ++layer) {
-      tensors.push_back({absl::StrFormat("layers.%d.ckv", layer),
-                         bf16 ? TensorDtype::kBf16 : TensorDtype::kU8,
-                         {file_.token_count, width},
-                         layers_[layer]});
+    for (uint32_t t = 0; t < geometry_.tensor_count(); ++t) {
+      TensorSpec spec = RowTensorSpec(geometry_, t, file_.token_count);
+      tensors.push_back({std::move(spec.name), spec.dtype, std::move(spec.shape), tensors_[t]});
     }
     return WriteSafetensors(file_.path, RowFileMetadata(geometry_, file_.position), tensors);
   }
@@ -44,7 +42,7 @@ class TensorSink final : public FetchSink {
  private:
   const FetchFile file_;
   const Geometry geometry_;
-  std::vector<std::vector<std::byte>> layers_;
+  std::vector<std::vector<std::byte>> tensors_;
 };
 
 class LlamaSink final : public FetchSink {

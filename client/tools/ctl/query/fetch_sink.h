@@ -21,9 +21,9 @@ class FetchSink {
  public:
   virtual ~FetchSink() = default;
 
-  // Accepts rows of one layer. The first row is that of token `token`, counted over all fetched
+  // Accepts rows of one tensor. The first row is that of token `token`, counted over all fetched
   // tokens.
-  virtual absl::Status Take(uint32_t layer, uint64_t token, std::span<const std::byte> rows) = 0;
+  virtual absl::Status Take(uint32_t tensor, uint64_t token, std::span<const std::byte> rows) = 0;
   // Writes what is still buffered, and gives the file its final name.
   virtual absl::Status Finish() = 0;
 };

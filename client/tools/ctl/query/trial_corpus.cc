@@ -18,9 +18,9 @@
 namespace ckv::ctl {
 namespace {
 
-// Rows of one chunk, the same for every layer (client/paged/timing_values.h).
+// Rows of one chunk, and its index keys, the same for every layer (client/paged/timing_values.h).
 struct TrialRows {
-  std::vector<uint16_t> values;
+  std::vector<uint16_t> values, keys;
 };
 
 SourceChunk MakeChunk(const Geometry& geometry, uint32_t token_count, uint32_t seed) {
@@ -28,11 +28,19 @@ SourceChunk MakeChunk(const Geometry& geometry, uint32_t token_count, uint32_t s
   auto rows = std::make_shared<TrialRows>();
   rows->values.resize(size_t{token_count} * geometry.row_bytes() / sizeof(uint16_t));
   FillTimingValues(std::as_writable_bytes(std::span(rows->values)), seed, geometry.dtype);
+  if (geometry.index) {
+    const IndexShape& index = *geometry.index;
+    rows->keys.resize(size_t{token_count} * index.key_bytes() / sizeof(uint16_t));
+    FillTimingValues(std::as_writable_bytes(std::span(rows->keys)), seed + 1,
+                     index.dtype == IndexDtype::kBf16 ? RowDtype::kBf16 : RowDtype::kFp8DsMla);
+  }
   // Tokens of this process only, so that no other chunk has this id.
   std::vector<int32_t> tokens(token_count);
   for (int32_t& token : tokens) token = static_cast<int32_t>(generator() & 0x7fffffff);
   SourceChunk chunk;
-  chunk.rows = [rows = rows.get()](uint32_t) { return std::as_bytes(std::span(rows->values)); };
+  chunk.rows = [rows = rows.get(), layers = geometry.layers](uint32_t tensor) {
+    return std::as_bytes(std::span(tensor < layers ? rows->values : rows->keys));
+  };
   chunk.info = DescribeChunk(geometry, ChunkId(), 0, tokens, {0, token_count}, chunk.rows);
   chunk.owned = std::move(rows);
   return chunk;
@@ -54,8 +62,7 @@ absl::StatusOr<std::unique_ptr<TrialCorpus>> TrialCorpus::Put(const Ctl& ctl, Fl
     placement.push_back({holder.id});
   };
   for (const uint32_t tokens : shape.sizes) add(tokens, trial->holders_[0], trial->sizes_);
-  const uint64_t chunk_bytes =
-      uint64_t{shape.sizes.back()} * shape.geometry.layers * shape.geometry.row_bytes();
+  const uint64_t chunk_bytes = uint64_t{shape.sizes.back()} * shape.geometry.token_bytes();
   for (uint64_t bytes = 0; bytes < shape.push_out_bytes; bytes += chunk_bytes)
     add(shape.sizes.back(), trial->holders_[0], trial->push_out_);
   if (shape.spread_tokens > 0) {

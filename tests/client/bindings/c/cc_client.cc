@@ -154,12 +154,13 @@ void FetchRows(Program& p, FetchCall call) {
   for (uint32_t i = call.chunk_begin; i < call.chunk_end; ++i)
     first_token.push_back(first_token.back() + p.corpus->chunks[i].token_count);
   const uint64_t tokens = first_token.back();
-  std::vector<std::byte> rows((call.layer_end - call.layer_begin) * tokens * width);
+  std::vector<std::byte> rows((call.tensor_end - call.tensor_begin) * tokens * width);
   Require(p.requester->Fetch(call,
                              [&](const FetchedRows& run) {
                                const uint64_t token =
                                    first_token[run.chunk - call.chunk_begin] + run.token_begin;
-                               const uint64_t row = (run.layer - call.layer_begin) * tokens + token;
+                               const uint64_t row =
+                                   (run.tensor - call.tensor_begin) * tokens + token;
                                std::memcpy(&rows[row * width], run.rows.data(), run.rows.size());
                                return absl::OkStatus();
                              }),
@@ -172,14 +173,14 @@ void Fetch(Program& p) {
   const uint32_t layers = p.geometry().layers;
   FetchCall all;
   all.chunk_end = chunks;
-  all.layer_end = layers;
+  all.tensor_end = layers;
   FetchCall moved = all;
   moved.position = kShift;
   FetchCall some;
   some.chunk_begin = 1;
   some.chunk_end = 3;
-  some.layer_begin = 1;
-  some.layer_end = 2;
+  some.tensor_begin = 1;
+  some.tensor_end = 2;
   some.position = 1000;
   FetchCall slice = all;
   slice.columns = {8, 16};

@@ -53,7 +53,14 @@ AT(ckv_corpus_facts, yarn_beta_slow, 112);
 AT(ckv_corpus_facts, yarn_mscale, 120);
 AT(ckv_corpus_facts, yarn_mscale_all_dim, 128);
 AT(ckv_corpus_facts, softmax_scale, 136);
-SIZE(ckv_corpus_facts, 144);
+AT(ckv_corpus_facts, index_scale, 144);
+AT(ckv_corpus_facts, index_dim, 152);
+AT(ckv_corpus_facts, index_heads, 156);
+AT(ckv_corpus_facts, index_dtype, 160);
+AT(ckv_corpus_facts, index_d_rope, 164);
+AT(ckv_corpus_facts, index_rope_style, 168);
+AT(ckv_corpus_facts, index_key_bytes, 172);
+SIZE(ckv_corpus_facts, 176);
 
 BEGINS(ckv_put_target);
 AT(ckv_put_target, corpus, 8);
@@ -284,7 +291,8 @@ AT(ckv_fetch_call, after, 96);
 AT(ckv_fetch_call, timeout_ns, 104);
 AT(ckv_fetch_call, early_return_ns, 112);
 AT(ckv_fetch_call, traceparent, 120);
-SIZE(ckv_fetch_call, 128);
+AT(ckv_fetch_call, index_keys, 128);
+SIZE(ckv_fetch_call, 136);
 
 BEGINS(ckv_block_place);
 AT(ckv_block_place, layers, 8);

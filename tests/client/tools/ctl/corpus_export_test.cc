@@ -178,7 +178,7 @@ TEST(ChunkReader, RowsThatAreNotDueOrNotRightAreRefused) {
                                        [&](uint32_t layer) { return rows.layer(layer); });
   const auto piece = [&](uint32_t layer, size_t offset, size_t size) {
     v1::ReadChunkReply reply;
-    reply.set_layer(layer);
+    reply.set_tensor(layer);
     reply.set_offset_bytes(offset);
     reply.set_rows(reinterpret_cast<const char*>(rows.layer(layer % 2).data()) + offset % 640,
                    size);

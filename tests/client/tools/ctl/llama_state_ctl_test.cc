@@ -56,8 +56,8 @@ void ExpectSameChunks(ChunkSource& source, ChunkSource& expected) {
     const auto chunk = source.Read(i), other = expected.Read(i);
     ASSERT_TRUE(chunk.ok() && other.ok()) << chunk.status();
     EXPECT_TRUE(ValidateChunkInfo(chunk->info, source.geometry()).ok());
-    EXPECT_EQ(chunk->info.layer_checksums, other->info.layer_checksums) << i;
-    EXPECT_EQ(ChecksumOf(chunk->rows(1)), chunk->info.layer_checksums[1]);
+    EXPECT_EQ(chunk->info.tensor_checksums, other->info.tensor_checksums) << i;
+    EXPECT_EQ(ChecksumOf(chunk->rows(1)), chunk->info.tensor_checksums[1]);
   }
 }
 

@@ -72,7 +72,7 @@ Corpus ReadAll(ChunkSource& source) {
     EXPECT_EQ(chunk->info.token_count(), plan.token_count);
     EXPECT_TRUE(ValidateChunkInfo(chunk->info, source.geometry()).ok());
     for (uint32_t layer = 0; layer < source.geometry().layers; ++layer) {
-      EXPECT_EQ(ChecksumOf(chunk->rows(layer)), chunk->info.layer_checksums[layer]);
+      EXPECT_EQ(ChecksumOf(chunk->rows(layer)), chunk->info.tensor_checksums[layer]);
     }
     corpus.chunks.emplace_back(
         PlacementFacts{plan.id, plan.parent, plan.token_count, plan.position, {{"h"}}});
@@ -177,7 +177,7 @@ TEST(Prefill, ATextIsCutIntoAChainOfItsPrefill) {
   // The engine and the rows outlive the source.
   const auto chunk = (*source)->Read(1);
   source->reset();
-  EXPECT_EQ(ChecksumOf(chunk->rows(1)), chunk->info.layer_checksums[1]);
+  EXPECT_EQ(ChecksumOf(chunk->rows(1)), chunk->info.tensor_checksums[1]);
 }
 
 TEST(Prefill, EachDocumentIsAChainByItself) {
@@ -211,7 +211,7 @@ TEST(Prefill, StandaloneChunksAreSharedByCorpora) {
   const Corpus corpus_one = ReadAll(**one), corpus_two = ReadAll(**two);
   EXPECT_NE(corpus_one.chunks[0].id, corpus_two.chunks[0].id);
   EXPECT_EQ(corpus_one.chunks[1].id, corpus_two.chunks[1].id);
-  EXPECT_EQ((*one)->Read(1)->info.layer_checksums, (*two)->Read(1)->info.layer_checksums);
+  EXPECT_EQ((*one)->Read(1)->info.tensor_checksums, (*two)->Read(1)->info.tensor_checksums);
   EXPECT_THAT(
       Message(OpenPrefill(SmallEngine(), Documents({{1, 2, 1, 2}}), Fixed(2, true), 1, nullptr)
                   .status()),
@@ -273,7 +273,7 @@ TEST(NpyRows, AreTheChunksOfTheSameRowsInAFile) {
     ASSERT_TRUE(source.ok()) << source.status();
     EXPECT_EQ(ReadAll(**source), expected);
     const auto chunk = (*source)->Read(2);
-    EXPECT_EQ(chunk->info.layer_checksums, (*file)->Read(2)->info.layer_checksums);
+    EXPECT_EQ(chunk->info.tensor_checksums, (*file)->Read(2)->info.tensor_checksums);
   }
   // Token ids of NumPy's default type.
   const std::vector<int64_t> wide(arrays.rows.token_ids.begin(), arrays.rows.token_ids.end());
