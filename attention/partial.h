@@ -73,6 +73,13 @@ struct RowView {
   ComputeStream* after = nullptr;
   RowBlocks blocks = {};
 
+  // Returns the rows [begin, begin + row_count) of rows that are not paged.
+  RowView Rows(uint32_t begin, uint32_t row_count) const {
+    RowView rows = *this;
+    rows.data += size_t{begin} * stride_bytes;
+    rows.count = row_count;
+    return rows;
+  }
   bool paged() const { return blocks.table != nullptr; }
   // Returns the address of row i.
   const std::byte* Row(uint32_t i) const {

@@ -32,6 +32,7 @@ MAY_INCLUDE = {
     "attention/matrix": "attention proto*",
     "attention/query": "attention proto*",
     "attention/target": "attention attention/matrix proto*",
+    "attention/score": "attention attention/matrix attention/target proto*",
     "attention/device": "attention proto*",
     "attention/roof": "attention attention/matrix attention/target proto*",
     "store/memory": "attention* proto*",

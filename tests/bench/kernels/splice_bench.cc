@@ -120,13 +120,13 @@ void BM_FetchInto(benchmark::State& state) {
   FetchCall call;
   call.corpus = *fleet.requester().Resolve("bench", "", kInstantMax);
   call.chunk_end = 1;
-  call.layer_end = kLayers;
+  call.tensor_end = kLayers;
   const auto put = [&] {
     call.deadline = Clock::Real()->Now() + std::chrono::seconds(10);
     const absl::Status status = fleet.requester().Fetch(
         call,
         [&](const RowRun& run) {
-          return destination.bytes().subspan(run.layer * layer_bytes + run.token_begin * row_bytes,
+          return destination.bytes().subspan(run.tensor * layer_bytes + run.token_begin * row_bytes,
                                              run.token_count * row_bytes);
         },
         [](const FetchedRows&) { return absl::OkStatus(); });
@@ -171,8 +171,8 @@ void BM_FetchSlice(benchmark::State& state) {
   call.corpus = *fleet.requester().Resolve("bench", "", kInstantMax);
   call.chunk_end = 1;
   const auto fetch = [&](uint32_t layer_begin, uint32_t layer_end, const ColumnRange& columns) {
-    call.layer_begin = layer_begin;
-    call.layer_end = layer_end;
+    call.tensor_begin = layer_begin;
+    call.tensor_end = layer_end;
     call.columns = columns;
     call.deadline = Clock::Real()->Now() + std::chrono::seconds(10);
     const absl::Status status = fleet.requester().Fetch(call, [](const FetchedRows& rows) {
