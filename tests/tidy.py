@@ -89,8 +89,9 @@ MAY_INCLUDE = {
                               "client/tools/reference_engine client/grpc client/publish client/holders client/prefetch "
                               "client/roof client attention attention/target transport* store* proto*",
     "server/session": "transport store* proto*",
-    "server/batch": "server/session attention attention/query transport store* proto*",
-    "server/dispatch": "server/batch server/session attention transport store* proto*",
+    "server/score": "server/session attention/score transport store/memory proto*",
+    "server/batch": "server/score server/session attention attention/query transport store* proto*",
+    "server/dispatch": "server/batch server/score server/session attention attention/score transport store* proto*",
     "server/holder": "server/dispatch server/batch server/session client/holders attention transport store* proto*",
     "server/directory/log": "store* proto*",
     "server/directory/prompt": "store/memory proto*",

@@ -17,6 +17,7 @@
 #include "transport/body_checksum.h"
 #include "transport/saturating.h"
 #include "transport/wire_attend.h"
+#include "transport/wire_score.h"
 
 namespace ckv {
 namespace {
@@ -29,10 +30,7 @@ uint32_t Checksum(const void* data, size_t bytes) {
   return static_cast<uint32_t>(XXH3_64bits(data, bytes));
 }
 
-bool KnownKind(WireKind kind) {
-  return kind == WireKind::kProbe || kind == WireKind::kAttend || kind == WireKind::kFetch ||
-         kind == WireKind::kMap;
-}
+bool KnownKind(WireKind kind) { return kind >= WireKind::kProbe && kind <= WireKind::kCandidates; }
 
 // The start of both headers.
 struct HeaderStart {
@@ -121,6 +119,21 @@ void WriteHeader(Header header, std::span<std::byte> slot) {
   std::memcpy(slot.data(), &header, sizeof(header));
 }
 
+absl::Status CheckScoreCounts(const RequestHeader& header) {
+  if ((header.flags | header.segment_count | header.index_count) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("score: flags 0x%02x, %d segments and %d indices, has none", header.flags,
+                        header.segment_count, header.index_count));
+  }
+  if (header.row_count != 0 && header.row_count <= kScoreTokenCountMax && header.piece_count != 0 &&
+      header.piece_count <= kScoreChunkCountMax) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "score: %d tokens over %d runs, must be 1 to %d over 1 to %d", header.row_count,
+      header.piece_count, kScoreTokenCountMax, kScoreChunkCountMax));
+}
+
 absl::Status CheckAttendCounts(const RequestHeader& header) {
   if (header.row_count == 0 || header.row_count > kQueryRowCountMax) {
     return absl::InvalidArgumentError(absl::StrFormat("request: %d query rows, must be 1 to %d",
@@ -199,6 +212,10 @@ absl::StatusOr<RequestHeader> DecodeRequestHeader(std::span<const std::byte> slo
   CKV_RETURN_IF_ERROR(CheckReserved(header));
   if (header.kind == WireKind::kAttend) {
     CKV_RETURN_IF_ERROR(CheckAttendCounts(header));
+    return header;
+  }
+  if (header.kind == WireKind::kScore) {
+    CKV_RETURN_IF_ERROR(CheckScoreCounts(header));
     return header;
   }
   if ((header.flags | header.row_count | header.layer | header.segment_count | header.piece_count |
@@ -321,8 +338,9 @@ absl::Status CheckReplyOf(const ReplyHeader& header, size_t bytes, std::span<con
                                                expected.partial_count, expected.row_count));
   }
   size_t body_bytes = bytes;  // a probe's may be any
-  if (expected.kind == WireKind::kAttend) {
-    body_bytes = expected.attend_bytes;
+  if (expected.kind == WireKind::kAttend || expected.kind == WireKind::kScore ||
+      expected.kind == WireKind::kCandidates) {
+    body_bytes = expected.body_bytes;
   } else if (expected.kind == WireKind::kFetch) {
     body_bytes = SaturatingMultiply(
         expected.row_bytes, uint64_t{expected.fetch.tensor_count} * expected.fetch.token_count);

@@ -10,11 +10,13 @@
 //     attend    transport/wire_attend.h
 //     fetch     FetchEntry | indices i32 [index_count]
 //     map       MapEntry
+//     score, candidates   transport/wire_score.h
 //   reply     ReplyHeader | body
 //     probe     the request's bytes, as many as the slot holds
 //     attend    transport/wire_attend.h
 //     fetch     the rows, [layer][token][row_bytes], or the requested slice of each
 //     map       MappedLayout; a descriptor arrives with the reply
+//     score, candidates   transport/wire_score.h
 //     error     UTF-8 text, at most kErrorTextBytesMax
 //
 // A session uses one version: the highest that both peers support. From version 2 on, a build
@@ -59,7 +61,14 @@ inline constexpr uint32_t kPieceCountMax = 4096;      // PieceEntry items of one
 inline constexpr uint32_t kIndexCountMax = 1u << 22;  // selected indices of one frame
 inline constexpr uint32_t kErrorTextBytesMax = 512;
 
-enum class WireKind : uint8_t { kProbe = 1, kAttend = 2, kFetch = 3, kMap = 4 };
+enum class WireKind : uint8_t {
+  kProbe = 1,
+  kAttend = 2,
+  kFetch = 3,
+  kMap = 4,
+  kScore = 5,       // transport/wire_score.h
+  kCandidates = 6,  // the same
+};
 
 // Flags of RequestHeader::flags.
 inline constexpr uint8_t kFlagPartialF32 = 1;  // o is returned in f32
@@ -191,7 +200,7 @@ void EncodeHeader(ReplyHeader header, std::span<std::byte> slot);
 
 // Decodes and checks the header of a request of `slot.size()` bytes that a peer sent. A field that
 // a kind does not use must be zero, so that a later version can give it a meaning. For all kinds
-// except attend these are the flags, the precision, the layer and every count.
+// except attend and score these are the flags, the precision, the layer and every count.
 //   InvalidArgument     malformed; the peer has a bug, so the lane is closed.
 //   FailedPrecondition  a version that this build does not support; the peer must be upgraded.
 absl::StatusOr<RequestHeader> DecodeRequestHeader(std::span<const std::byte> slot);
@@ -229,8 +238,9 @@ struct ExpectedReply {
   uint8_t flags = 0;
   uint32_t row_count = 0;
   uint32_t partial_count = 0;
-  uint64_t attend_bytes = 0;  // the body of an attend reply (LayOutPartial)
-  FetchEntry fetch = {};      // the request, with the bytes sent of each row
+  // The body of the reply to an attend (LayOutPartial), a score or a request for candidates.
+  uint64_t body_bytes = 0;
+  FetchEntry fetch = {};  // the request, with the bytes sent of each row
   uint64_t row_bytes = 0;
   // Whether the reply to a fetch has a checksum: its lane does not share memory (SharesMemory). On
   // shared memory the rows were copied by one memcpy on this host. Reading them again at each end

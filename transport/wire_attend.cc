@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_format.h"
 #include "proto/base/status.h"
+#include "proto/index_query.h"
 #include "transport/saturating.h"
 
 namespace ckv {
@@ -28,9 +29,11 @@ absl::Status CheckLayout(const AttendLayout& layout, const RequestHeader& header
 }
 
 absl::Status CheckSegment(uint32_t ordinal, const SegmentEntry& entry) {
-  if ((entry.reserved[0] | entry.reserved[1] | entry.reserved[2]) != 0) {
+  if (entry.chosen_count > kIndexTopMax ||
+      (entry.candidates == 0 && (entry.token | entry.chosen_count) != 0)) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("segment %d: reserved fields are not zero", ordinal));
+        absl::StrFormat("segment %d: %d chosen rows of token %d among candidates %d", ordinal,
+                        entry.chosen_count, entry.token, entry.candidates));
   }
   if (entry.row_count == 0 || entry.row_count > kQueryRowCountMax || entry.piece_count == 0 ||
       entry.piece_count > kPieceCountMax || entry.partial_count == 0 ||
@@ -62,10 +65,14 @@ absl::Status CheckPiece(uint32_t ordinal, const PieceEntry& piece, const AttendS
         absl::StrFormat("piece %d: groups of %d rows, received %d rows", ordinal, piece.group_rows,
                         segment.row_count));
   }
-  if (piece.index_begin == kDense) {
+  if ((piece.index_begin == kChosen) != (segment.candidates != 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("piece %d: its segment has candidates %d", ordinal, segment.candidates));
+  }
+  if (piece.index_begin == kDense || piece.index_begin == kChosen) {
     if (piece.k == 0) return absl::OkStatus();
     return absl::InvalidArgumentError(
-        absl::StrFormat("piece %d: dense with k %d", ordinal, piece.k));
+        absl::StrFormat("piece %d: not by index, but with k %d", ordinal, piece.k));
   }
   // At most 4096 groups x 2^32: no overflow in 64 bits.
   const uint64_t group_count = GroupCount(segment.row_count, piece.group_rows);
@@ -122,7 +129,10 @@ absl::StatusOr<uint64_t> ReadSegments(std::span<const std::byte> slot, size_t be
                             .piece_begin = static_cast<uint32_t>(pieces),
                             .piece_end = static_cast<uint32_t>(pieces + entry.piece_count),
                             .partial_count = entry.partial_count,
-                            .stored_row_begin = stored_rows});
+                            .stored_row_begin = stored_rows,
+                            .token = entry.token,
+                            .chosen_count = entry.chosen_count,
+                            .candidates = entry.candidates});
     // At most 1024 segments of 4096 each, 16 times: no overflow.
     rows += entry.row_count;
     stored_rows += uint64_t{entry.row_count} * entry.copy_count;
@@ -194,6 +204,7 @@ absl::Status DecodeAttendRequest(const RequestHeader& header, std::span<const st
   out.header = header;
   out.segments.clear();
   out.pieces.clear();
+  out.chosen = {};
   out.partial_count = 0;
   return DecodeSegments(slot, geometry, out);
 }

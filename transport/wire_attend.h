@@ -36,6 +36,8 @@ inline constexpr uint32_t kCopyCountMax = 16;       // distinct position offsets
 
 // In PieceEntry::index_begin: all rows of the chunk.
 inline constexpr uint32_t kDense = 0xffffffff;
+// The same: rows among the candidates of its segment.
+inline constexpr uint32_t kChosen = 0xfffffffe;
 // In SegmentEntry::limit_begin: every row sees all its chunks.
 inline constexpr uint32_t kNoLimits = 0xffffffff;
 
@@ -50,7 +52,12 @@ struct SegmentEntry {
   // The position in the indices of a u32 [row_count] array: the rows that each query row sees.
   // Reserved: kNoLimits.
   uint32_t limit_begin = kNoLimits;
-  uint32_t reserved[3] = {};  // zero
+  // The segment attends the first chosen_count candidates of a token of an earlier score request
+  // (transport/wire_score.h), among the chunks of its pieces. Each piece then has kChosen. All
+  // three are 0 if there are no candidates.
+  uint16_t token = 0;
+  uint16_t chosen_count = 0;
+  uint64_t candidates = 0;
 };
 static_assert(sizeof(SegmentEntry) == 32 && std::is_trivially_copyable_v<SegmentEntry>);
 
@@ -60,9 +67,10 @@ struct PieceEntry {
   uint32_t ordinal = 0;  // the chunk's position in the fixed tree; rises within a partial
   uint32_t partial = 0;  // its partial in the segment; begins at 0, rises by 1
   uint32_t copy = 0;     // the copy of the query rows that attends it
-  // The position of the first index in the indices; kDense selects all rows of the chunk.
+  // The position of the first index in the indices; kDense selects all rows of the chunk, and
+  // kChosen those of the segment's candidates.
   uint32_t index_begin = kDense;
-  uint32_t k = 0;           // indices per group; 0 if dense
+  uint32_t k = 0;           // indices per group; 0 if dense or chosen
   uint32_t group_rows = 1;  // query rows that share the indices of one group
   uint32_t reserved = 0;    // zero
 };
@@ -97,6 +105,9 @@ struct AttendSegment {
   uint32_t piece_begin = 0, piece_end = 0;  // in AttendRequest::pieces
   uint32_t partial_count = 0;
   uint64_t stored_row_begin = 0;  // its first row in AttendRequest::rows
+  // As in SegmentEntry.
+  uint32_t token = 0, chosen_count = 0;
+  uint64_t candidates = 0;
 };
 
 // A decoded attend request. Its layer, counts, offsets and lengths are all in range. The entries
@@ -108,6 +119,9 @@ struct AttendRequest {
   uint32_t partial_count = 0;      // partials of all segments
   const uint16_t* rows = nullptr;  // bf16 [stored rows][d_qk]
   std::span<const int32_t> indices;
+  // The rows that were chosen among candidates (server/score/chosen_rows.h). Pieces of a segment
+  // with candidates then have their indices here. Decoding clears it.
+  std::span<const int32_t> chosen;
 };
 // Decodes an attend request. `out` keeps its capacity, so a reused AttendRequest
 // allocates nothing.

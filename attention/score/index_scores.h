@@ -11,15 +11,9 @@
 #include "attention/score/top_rows.h"
 #include "attention/worker_pool.h"
 #include "proto/geometry.h"
+#include "proto/index_query.h"
 
 namespace ckv {
-
-inline constexpr uint32_t kIndexTopMax = 1u << 14;  // rows that a query selects; DeepSeek's 2,048
-
-enum class IndexQueryDtype : uint8_t {
-  kBf16 = 1,
-  kFp8 = 2,  // e4m3; scales of vectors are in their weights
-};
 
 // The index queries of consecutive tokens at one layer. Borrowed, at any address.
 struct IndexQueryView {
@@ -30,7 +24,7 @@ struct IndexQueryView {
 
   // Returns the bytes of one token's vectors.
   size_t token_bytes(const IndexShape& shape) const {
-    return size_t{shape.heads} * shape.dim * (dtype == IndexQueryDtype::kBf16 ? 2 : 1);
+    return size_t{shape.heads} * shape.dim * ValueBytes(dtype);
   }
 };
 

@@ -296,7 +296,7 @@ absl::Status Router::Accept(const Exchange::Reply& reply) {
   expected.flags = frames_.flags(reply.tag);
   expected.row_count = planned.row_count;
   expected.partial_count = planned.partial_count;
-  expected.attend_bytes = planned.reply_bytes;
+  expected.body_bytes = planned.reply_bytes;
   CKV_RETURN_IF_ERROR(
       CheckReplyForHint(reply.header, reply.bytes.subspan(sizeof(ReplyHeader)), expected));
   bytes_received_ += reply.bytes.size();

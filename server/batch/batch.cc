@@ -113,13 +113,23 @@ Batch::Verdict Batch::Judge(Item& item) {
   }
   malformed_ = decoded;
   if (!malformed_.ok()) return Verdict::kMalformed;
-  item.error = CheckLimits(item);
+  item.error = FindChosen(item);
+  if (item.error.ok()) item.error = CheckLimits(item);
   if (item.error.ok()) item.error = CheckQueries(attend_, ready.session->geometry.d_qk);
   if (!item.error.ok()) return Verdict::kTaken;
   if (!plan_.HasRoom(attend_, ready.session->geometry)) return Verdict::kFull;
   Verdict verdict = Verdict::kTaken;
   item.error = AddAttend(item, verdict);
   return verdict;
+}
+
+absl::Status Batch::FindChosen(Item& item) {
+  if (options_.candidates != nullptr)
+    return item.chosen.Find(*options_.candidates, *item.ready.session, attend_);
+  for (const AttendSegment& segment : attend_.segments) {
+    if (segment.candidates != 0) return CandidatesGone(segment.candidates);
+  }
+  return absl::OkStatus();
 }
 
 // Errors that a peer may make without being broken. They are answered, while a malformed frame
@@ -295,7 +305,7 @@ AttentionPiece Batch::MakePiece(const Item& item, const AttendSegment& segment,
   piece.precision = PrecisionOf(item.ready.header);
   if (entry.index_begin != kDense) {
     piece.selection = {
-        .indices = entry.k == 0 ? kNoIndices : attend_.indices.data() + entry.index_begin,
+        .indices = entry.k == 0 ? kNoIndices : IndicesOf(attend_, segment, entry).data(),
         .k = entry.k,
         .group_rows = entry.group_rows};
   }

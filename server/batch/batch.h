@@ -23,6 +23,8 @@
 #include "server/batch/batch_plan.h"
 #include "server/batch/ready_request.h"
 #include "server/batch/stripe_cache.h"
+#include "server/score/candidate_table.h"
+#include "server/score/chosen_rows.h"
 #include "server/session/lease_gate.h"
 #include "server/session/serve_counters.h"
 #include "server/session/session.h"
@@ -56,6 +58,8 @@ struct BatchOptions {
   // The kind of memory of the rows of chunks and shadows, and of rows read from disk for a request
   // (ColdRows). Stripes are in host memory, so `stripes` keeps none unless this is kHost.
   MemoryKind chunk_memory = MemoryKind::kHost;
+  // The candidates that requests may choose rows from. Null if there are none.
+  const CandidateTable* candidates = nullptr;
   SpanSink* spans = nullptr;  // receives the spans of requests whose trace is sampled; may be null
 };
 
@@ -106,8 +110,9 @@ class Batch {
     ReadyRequest ready;
     ReplyHeader reply;
     BatchPlan::Groups groups;  // the groups of an attend request's pieces
-    uint64_t work = 0;         // multiply-adds of the request
-    absl::Status error;        // if not OK, the reply is this error
+    ChosenRows chosen;
+    uint64_t work = 0;   // multiply-adds of the request
+    absl::Status error;  // if not OK, the reply is this error
   };
   struct PieceRows {
     RowView rows;
@@ -116,6 +121,7 @@ class Batch {
 
   Verdict Judge(Item& item);
   absl::Status AddAttend(Item& item, Verdict& verdict);
+  absl::Status FindChosen(Item& item);
   absl::Status CheckLimits(const Item& item) const;
   absl::Status CheckNoHandleTwice();
   // Pins the chunks of the request being checked and fills pieces_. Unavailable: some are cold.

@@ -13,9 +13,9 @@ void ColdRows::Keep(ChunkLocator chunk, StripeCache::Hold hold) {
   holds_.push_back(std::move(hold));
 }
 
-absl::Status ColdRows::Add(ChunkLocator chunk, const ChunkRows& rows, uint32_t layer,
+absl::Status ColdRows::Add(ChunkLocator chunk, const ChunkRows& rows, uint32_t tensor,
                            std::span<const uint32_t> stripes) {
-  const LayerShape shape = {rows.info().token_count(), rows.geometry().row_bytes()};
+  const LayerShape shape = {rows.info().token_count(), rows.geometry().tensor_row_bytes(tensor)};
   const bool is_new = Find(chunk) == nullptr;
   uint64_t bytes = std::min(stripes.size() * kStripeTokens * shape.row_bytes, shape.bytes());
   if (!buffer_.empty()) bytes = is_new ? SparseLayer::WholePages(shape.bytes()) : 0;
@@ -34,7 +34,7 @@ absl::Status ColdRows::Add(ChunkLocator chunk, const ChunkRows& rows, uint32_t l
   }
   const std::optional<size_t> own = layers_[chunk.slot].own;
   CKV_CHECK(own.has_value());
-  return own_[*own].Read(rows, layer, stripes);
+  return own_[*own].Read(rows, tensor, stripes);
 }
 
 const ColdRows::Layer* ColdRows::Find(ChunkLocator chunk) const {
@@ -46,6 +46,7 @@ const ColdRows::Layer* ColdRows::Find(ChunkLocator chunk) const {
 
 std::span<const int32_t> IndicesOf(const AttendRequest& request, const AttendSegment& segment,
                                    const PieceEntry& piece) {
+  if (segment.candidates != 0) return request.chosen.subspan(piece.index_begin, piece.k);
   const size_t lists = (segment.row_count + piece.group_rows - 1) / piece.group_rows;
   return request.indices.subspan(piece.index_begin, lists * piece.k);
 }

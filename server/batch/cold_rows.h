@@ -45,12 +45,12 @@ class ColdRows {
   // Keeps stripes of the chunk's layer in the cache until this object is destroyed. All holds for
   // one chunk must be of the same layer.
   void Keep(ChunkLocator chunk, StripeCache::Hold hold);
-  // Reads `stripes` (ascending) of one layer of the chunk. The layer's other rows are zero and must
-  // not be used. A second call for the chunk must name the same layer, and adds stripes. Do not
-  // call it for a chunk of which a hold is kept.
+  // Reads `stripes` (ascending) of one tensor of the chunk. The tensor's other rows are zero and
+  // must not be used. A second call for the chunk must name the same tensor, and adds stripes. Do
+  // not call it for a chunk of which a hold is kept.
   //   ResourceExhausted   all calls together exceed bytes_max or the buffer, or no memory.
   //   and ChunkRows::Read's errors.
-  absl::Status Add(ChunkLocator chunk, const ChunkRows& rows, uint32_t layer,
+  absl::Status Add(ChunkLocator chunk, const ChunkRows& rows, uint32_t tensor,
                    std::span<const uint32_t> stripes);
 
   struct Layer {

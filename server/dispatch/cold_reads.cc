@@ -29,10 +29,11 @@ constexpr size_t kShareCountMax = 4096;
 }  // namespace
 
 ColdReads::ColdReads(ChunkStore* store, StripeCache* stripes, std::span<std::byte> buffer,
-                     absl::AnyInvocable<void()> notify)
+                     const CandidateTable* candidates, absl::AnyInvocable<void()> notify)
     : store_(store),
       cache_(stripes),
       buffer_(buffer),
+      candidates_(candidates),
       thread_(std::make_unique<SideThread>(std::move(notify))) {
   attend_.segments.reserve(kSegmentCountMax);
   attend_.pieces.reserve(kPieceCountMax);
@@ -43,6 +44,7 @@ ColdReads::ColdReads(ChunkStore* store, StripeCache* stripes, std::span<std::byt
 // request has its turn again.
 absl::Status ColdReads::ListChunks(const ReadyRequest& ready) {
   wanted_.clear();
+  tensor_ = ready.header.layer;
   const auto add = [&](uint32_t handle) -> Wanted* {
     const auto chunk = ready.session->handles.Lookup({handle});
     return chunk ? &wanted_.emplace_back(Wanted{.chunk = *chunk, .indices = {}}) : nullptr;
@@ -51,6 +53,8 @@ absl::Status ColdReads::ListChunks(const ReadyRequest& ready) {
     case WireKind::kAttend:
       CKV_RETURN_IF_ERROR(
           DecodeAttendRequest(ready.header, ready.frame(), ready.session->geometry, attend_));
+      // Those that are gone by now are answered at the request's turn.
+      if (!chosen_.Find(*candidates_, *ready.session, attend_).ok()) break;
       for (const AttendSegment& segment : attend_.segments) {
         for (uint32_t i = segment.piece_begin; i < segment.piece_end; ++i) {
           const PieceEntry& piece = attend_.pieces[i];
@@ -73,7 +77,18 @@ absl::Status ColdReads::ListChunks(const ReadyRequest& ready) {
       add(entry.handle);
       break;
     }
+    case WireKind::kScore:
+      CKV_RETURN_IF_ERROR(
+          DecodeScoreRequest(ready.header, ready.frame(), ready.session->geometry, score_));
+      tensor_ = ready.session->geometry.index_tensor(ready.header.layer);
+      for (const ChunkRun& run : score_.runs) {
+        for (uint32_t i = 0; i < run.count; ++i) {
+          if (Wanted* const wanted = add(run.handle + i)) wanted->layer_is_enough = true;
+        }
+      }
+      break;
     case WireKind::kProbe:
+    case WireKind::kCandidates:
       break;
   }
   // All entries of one chunk become one group.
@@ -136,7 +151,7 @@ absl::Status ColdReads::ReadLayer(ChunkLocator chunk, ColdRows& rows) {
   CKV_ASSIGN_OR_RETURN(const ChunkRows file, store_->OpenRows(chunk));
   stripes_.resize(StripeCount(file.info().token_count()));
   std::iota(stripes_.begin(), stripes_.end(), 0u);
-  return rows.Add(chunk, file, ready_->header.layer, stripes_);
+  return rows.Add(chunk, file, tensor_, stripes_);
 }
 
 absl::Status ColdReads::ReadSelected(Group group, ColdRows& rows) {

@@ -18,9 +18,12 @@
 #include "server/batch/stripe_cache.h"
 #include "server/dispatch/lane_set.h"
 #include "server/dispatch/side_thread.h"
+#include "server/score/candidate_table.h"
+#include "server/score/chosen_rows.h"
 #include "store/chunk_store.h"
 #include "transport/thread_role.h"
 #include "transport/wire_attend.h"
+#include "transport/wire_score.h"
 
 namespace ckv {
 
@@ -34,12 +37,13 @@ namespace ckv {
 // addition to the cache, memory holds one request's rows.
 class ColdReads {
  public:
-  // `store`, `stripes` and `buffer` must outlive this object. `buffer` receives the rows that are
-  // read for one request alone. If a device reads the rows, give `buffer`, and `stripes` that keep
-  // none. If `buffer` is empty, the rows are in host memory, up to ColdRowBytesMax. `notify` is
-  // called on the reading thread when a read is done, and should wake the dispatcher.
+  // `store`, `stripes`, `buffer` and `candidates` must outlive this object. `buffer` receives the
+  // rows that are read for one request alone. If a device reads the rows, give `buffer`, and
+  // `stripes` that keep none. If `buffer` is empty, the rows are in host memory, up to
+  // ColdRowBytesMax. `notify` is called on the reading thread when a read is done, and should wake
+  // the dispatcher.
   ColdReads(ChunkStore* store, StripeCache* stripes, std::span<std::byte> buffer,
-            absl::AnyInvocable<void()> notify);
+            const CandidateTable* candidates, absl::AnyInvocable<void()> notify);
 
   // Returns true if Start may be called: nothing is being read, and no copy of the last request is
   // left.
@@ -75,7 +79,7 @@ class ColdReads {
     ChunkLocator chunk;
     bool layer_is_enough = false;
     bool selected = false;
-    std::span<const int32_t> indices;  // in the request's slot
+    std::span<const int32_t> indices;  // in the request's slot, or of chosen_
   };
   // All entries of one chunk: at least one.
   using Group = std::span<const Wanted>;
@@ -95,7 +99,11 @@ class ColdReads {
   ChunkStore* const store_;
   StripeCache* const cache_;
   const std::span<std::byte> buffer_;
+  const CandidateTable* const candidates_;
   AttendRequest attend_;
+  ScoreRequest score_;
+  ChosenRows chosen_;
+  uint32_t tensor_ = 0;            // the tensor that the request in progress reads
   std::vector<Wanted> wanted_;     // chunks that the request in progress needs
   std::vector<uint32_t> stripes_;  // stripes that the request needs of one chunk
   uint64_t hit_count_ = 0;         // stripe_hit_count of the next Done

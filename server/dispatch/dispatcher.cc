@@ -55,6 +55,7 @@ Dispatcher::Dispatcher(const DispatcherOptions& options, Tools tools, ChunkStore
               .shadows = &store->shadows(),
               .stripes = &stripes_,
               .chunk_memory = options.chunk_memory,
+              .candidates = &candidates_,
               .spans = options.spans},
              std::move(tools.here), options.clock, &store->table(), lease, &counters_),
       push_server_(options.clock, &store->table(), lease, &counters_),
@@ -62,6 +63,8 @@ Dispatcher::Dispatcher(const DispatcherOptions& options, Tools tools, ChunkStore
                   .shadows = &store->shadows(),
                   .stripes = &stripes_,
                   .chunk_memory = options.chunk_memory,
+                  .compute_threads = options.compute_threads,
+                  .candidates = &candidates_,
                   .spans = options.spans},
                  std::move(tools.side), options.clock, &store->table(), lease, &counters_,
                  [this] { bell_.Ring(); }),
@@ -74,7 +77,7 @@ Dispatcher::Dispatcher(const DispatcherOptions& options, Tools tools, ChunkStore
                .side_work = &side_work_,
                .chunk_memory = options.chunk_memory,
                .backend = options.backend}),
-      cold_reads_(store, &stripes_, options.cold_buffer, [this] { bell_.Ring(); }),
+      cold_reads_(store, &stripes_, options.cold_buffer, &candidates_, [this] { bell_.Ring(); }),
       wait_(options.spin_max) {}
 
 absl::Status Dispatcher::OpenEvents() {
@@ -265,6 +268,11 @@ void Dispatcher::AnswerPush() {
     } else if (!*answered) {
       queues_.AdmitCold(ready);
     }
+    return;
+  }
+  if (ready.header.kind == WireKind::kCandidates) {
+    if (absl::Status bad = side_work_.AnswerCandidates(ready); !bad.ok())
+      keeper_.BreakFor(ready, bad);
     return;
   }
   const absl::StatusOr<SideWork::Outcome> outcome = side_work_.TryMap(ready);

@@ -23,6 +23,7 @@
 #include "server/dispatch/push_server.h"
 #include "server/dispatch/request_queues.h"
 #include "server/dispatch/side_work.h"
+#include "server/score/candidate_table.h"
 #include "server/session/lease_gate.h"
 #include "server/session/serve_counters.h"
 #include "server/session/session.h"
@@ -61,8 +62,9 @@ struct DispatcherOptions {
 //   lanes -> Arrive -+-> kAttend -> Batch, computed on this thread, kPollingWorkMax at a time
 //                    +-> kBulk   -> parts of large calls (kFlagBulk): the same batches. Each kind
 //                    |              gets half of a batch while both wait
-//                    +-> kLong   -> SideWork: attends over kPollingWorkMax, and copies for maps
-//                    +-> kPush   -> fetches and maps: one reply between two polls (PushServer)
+//                    +-> kLong   -> SideWork: attends over kPollingWorkMax, scores of index keys,
+//                    |              and copies for maps
+//                    +-> kPush   -> fetches, maps and candidates: one reply between two polls
 //                    '-> refused: the queue is full (Admission)
 //
 // A request of any queue that needs rows from disk moves to kCold. ColdReads reads the rows, and
@@ -137,6 +139,7 @@ class Dispatcher {
   StripeCache stripes_;  // declared before all members that may hold stripes of it
 
   ThreadRole role_;
+  CandidateTable candidates_;  // used under role_ by several of the members below
   const std::unique_ptr<LaneSet> lanes_ ABSL_PT_GUARDED_BY(role_);
   RequestQueues queues_ ABSL_GUARDED_BY(role_);
   Batch batch_ ABSL_GUARDED_BY(role_);

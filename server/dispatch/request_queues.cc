@@ -56,7 +56,11 @@ void RequestQueues::Enqueue(ReadyRequest& ready) {
   switch (ready.header.kind) {
     case WireKind::kFetch:
     case WireKind::kMap:
+    case WireKind::kCandidates:
       AdmitTo(QueueKind::kPush, ready);
+      return;
+    case WireKind::kScore:
+      AdmitTo(QueueKind::kLong, ready);
       return;
     case WireKind::kProbe:
     case WireKind::kAttend:

@@ -1,5 +1,5 @@
-// One long job at a time: a long attend, or a copy of a chunk to map. All but the job itself runs
-// on the dispatcher's thread:
+// One long job at a time: a long attend, a score of index keys, or a copy of a chunk to map. All
+// but the job itself runs on the dispatcher's thread:
 //   idle      Start checks the request. If it needs long work, starts the job -> running
 //   running   the side thread computes or copies, and rings the dispatcher's bell -> finished
 //   finished  Finish replies, or drops the result if Cancel was called -> idle
@@ -36,8 +36,13 @@ SideWork::SideWork(const SideWorkOptions& options, BatchTools tools, Clock* cloc
               .shadows = options.shadows,
               .stripes = options.stripes,
               .chunk_memory = options.chunk_memory,
+              .candidates = options.candidates,
               .spans = options.spans},
              std::move(tools), clock, table, lease, counters),
+      score_({.compute_threads = options.compute_threads,
+              .chunk_memory = options.chunk_memory,
+              .candidates = options.candidates},
+             clock, table, lease, counters),
       thread_(std::make_unique<SideThread>(std::move(notify))) {}
 
 absl::StatusOr<SideWork::Outcome> SideWork::TryMap(const ReadyRequest& ready) {
@@ -69,6 +74,7 @@ absl::StatusOr<SideWork::Outcome> SideWork::TryMap(const ReadyRequest& ready) {
 absl::StatusOr<SideWork::Outcome> SideWork::Start(const ReadyRequest& ready, HolderLane& lane) {
   role_.ClaimOrAssertHeld();
   if (ready.header.kind == WireKind::kMap) return StartMap(ready, lane);
+  if (ready.header.kind == WireKind::kScore) return StartScore(ready, lane);
   last_work_ = last_cost_ = 0;
   switch (batch_.Add(ready)) {
     case Batch::Verdict::kMalformed:
@@ -92,6 +98,21 @@ absl::StatusOr<SideWork::Outcome> SideWork::Start(const ReadyRequest& ready, Hol
   ++lane.busy;
   cancel_.store(false, std::memory_order_relaxed);
   thread_->Start([this] { batch_.Compute(&cancel_); });
+  return Outcome::kServed;
+}
+
+absl::StatusOr<SideWork::Outcome> SideWork::StartScore(const ReadyRequest& ready,
+                                                       HolderLane& lane) {
+  last_work_ = last_cost_ = 0;
+  CKV_ASSIGN_OR_RETURN(const ScoreWork::Verdict verdict, score_.Begin(ready));
+  if (verdict == ScoreWork::Verdict::kCold) return Outcome::kCold;
+  if (verdict == ScoreWork::Verdict::kAnswered) return Outcome::kServed;
+  last_cost_ = score_.work();
+  scoring_ = true;
+  lane_ = &lane;
+  ++lane.busy;
+  cancel_.store(false, std::memory_order_relaxed);
+  thread_->Start([this] { score_.Run(); });
   return Outcome::kServed;
 }
 
@@ -124,11 +145,12 @@ void SideWork::Finish(uint32_t waiting_count) {
   if (cancel_.load(std::memory_order_relaxed)) {
     // Half of it is not computed, and its lane is broken: neither an answer nor a measure of work.
     last_work_ = 0;
-    mapping_.reset();
-    batch_.Clear();
+    Drop();
     return;
   }
-  if (mapping_.has_value()) {
+  if (std::exchange(scoring_, false)) {
+    score_.Finish(waiting_count);
+  } else if (mapping_.has_value()) {
     FinishMap();
   } else {
     batch_.Reply(waiting_count);
@@ -141,6 +163,12 @@ void SideWork::End() {
   thread_.reset();
   if (lane_ != nullptr) --lane_->busy;
   lane_ = nullptr;
+  Drop();
+}
+
+void SideWork::Drop() {
+  scoring_ = false;
+  score_.Clear();
   mapping_.reset();
   batch_.Clear();
 }

@@ -1,5 +1,5 @@
-// Runs the dispatcher's long jobs on a second thread, one at a time: long requests, and copies of
-// chunks for requesters to map.
+// Runs the dispatcher's long jobs on a second thread, one at a time. They are long requests, scores
+// of index keys, and copies of chunks for requesters to map.
 
 #pragma once
 
@@ -15,7 +15,9 @@
 #include "server/batch/batch.h"
 #include "server/batch/ready_request.h"
 #include "server/dispatch/lane_set.h"
+#include "server/dispatch/score_work.h"
 #include "server/dispatch/side_thread.h"
+#include "server/score/candidate_table.h"
 #include "server/session/chunk_exports.h"
 #include "server/session/lease_gate.h"
 #include "server/session/serve_counters.h"
@@ -29,6 +31,8 @@ struct SideWorkOptions {
   const ShadowTable* shadows;  // as BatchOptions
   StripeCache* stripes;        // as BatchOptions
   MemoryKind chunk_memory;     // as BatchOptions
+  uint32_t compute_threads;    // for scores
+  CandidateTable* candidates;  // receives the candidates of score requests
   SpanSink* spans;             // as BatchOptions
 };
 
@@ -55,17 +59,22 @@ class SideWork {
   //   InvalidArgument     the frame is malformed and not answered: close its lane.
   absl::StatusOr<Outcome> TryMap(const ReadyRequest& ready);
 
-  // Call while idle. Starts the job of a long attend or a map request, or answers immediately if no
-  // work is needed. Never returns kNotMade.
+  // Replies to a request for candidates.
+  //   InvalidArgument     the frame is malformed and not answered: close its lane.
+  absl::Status AnswerCandidates(const ReadyRequest& ready) { return score_.Answer(ready); }
+
+  // Call while idle. Starts the job of a long attend, a score or a map request, or answers
+  // immediately if no work is needed. Never returns kNotMade.
   //   InvalidArgument     the frame is malformed and not answered: close its lane.
   absl::StatusOr<Outcome> Start(const ReadyRequest& ready, HolderLane& lane);
   // Call when finished() is true. Answers the job's request; `waiting_count` is the number of
   // requests that wait behind it. A cancelled job is not answered.
   void Finish(uint32_t waiting_count);
-  // The last job's multiply-adds; zero for a map or a cancelled job.
+  // The last job's multiply-adds; zero for a score, a map or a cancelled job.
   uint64_t last_work() const { return last_work_; }
-  // The last job's cost, which is charged to its session's share of the thread. An attend costs its
-  // multiply-adds; a map costs as many multiply-adds as take the time of the copying.
+  // The last job's cost, which is charged to its session's share of the thread. An attend or a
+  // score costs its multiply-adds; a map costs as many multiply-adds as take the time of the
+  // copying.
   uint64_t last_cost() const { return last_cost_; }
   Duration last_elapsed() const { return batch_.elapsed(); }
 
@@ -86,8 +95,10 @@ class SideWork {
     absl::StatusOr<UniqueFd> copy = absl::UnknownError("not made");
   };
 
+  absl::StatusOr<Outcome> StartScore(const ReadyRequest& ready, HolderLane& lane);
   absl::StatusOr<Outcome> StartMap(const ReadyRequest& ready, HolderLane& lane);
   void FinishMap();
+  void Drop();
   void PostMap(const ReadyRequest& ready, const Chunk& chunk, int fd);
 
   ThreadRole role_;
@@ -97,8 +108,10 @@ class SideWork {
   ServeCounters* const counters_;
   ChunkExports exports_;
   Batch batch_;
+  ScoreWork score_;
   HolderLane* lane_ = nullptr;  // the lane of the job in progress, or null
   std::optional<Mapping> mapping_;
+  bool scoring_ = false;  // the job in progress is a score
   uint64_t last_work_ = 0;
   uint64_t last_cost_ = 0;
   std::atomic<bool> cancel_{false};     // makes the job in progress end early

@@ -405,6 +405,8 @@ HolderStats Holder::stats() const {
           .push_count = read(counters.push_count),
           .push_bytes = read(counters.push_bytes),
           .map_count = read(counters.map_count),
+          .score_count = read(counters.score_count),
+          .score_key_count = read(counters.score_key_count),
           .cold_count = read(counters.cold_count),
           .stripe_hit_count = read(counters.stripe_hit_count),
           .stripe_read_count = read(counters.stripe_read_count),

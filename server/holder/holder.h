@@ -147,6 +147,8 @@ struct HolderStats {
   uint64_t push_count = 0;       // replies to fetches that carried rows
   uint64_t push_bytes = 0;       // bytes of those rows
   uint64_t map_count = 0;        // chunks passed to requesters by file descriptor
+  uint64_t score_count = 0;      // score requests answered (transport/wire_score.h)
+  uint64_t score_key_count = 0;  // index keys scored, for each token of a request
   uint64_t cold_count = 0;       // reads of chunks from disk for waiting requests
   // Stripes (32 rows) of chunks on disk that selections needed: those in memory from earlier
   // selections, and those that were read.

@@ -59,6 +59,8 @@ struct ServeCounters {
   std::atomic<uint64_t> push_count{0};         // replies to fetches that carried rows
   std::atomic<uint64_t> push_bytes{0};         // bytes of those rows
   std::atomic<uint64_t> map_count{0};          // chunks handed over by descriptor
+  std::atomic<uint64_t> score_count{0};        // score requests answered
+  std::atomic<uint64_t> score_key_count{0};    // index keys scored, for each token of a request
   std::atomic<uint64_t> cold_count{0};         // reads from disk for a waiting request
   std::atomic<uint64_t> stripe_hit_count{0};   // stripes of selections found in the cache
   std::atomic<uint64_t> stripe_read_count{0};  // stripes of selections read from disk

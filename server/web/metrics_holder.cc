@@ -33,6 +33,10 @@ void AddHolderTraffic(const HolderStats& stats, Page& page) {
   page.Counter("ckv_holder_push_bytes_total", "Bytes of rows in them.", stats.push_bytes);
   page.Counter("ckv_holder_maps_total", "Chunks handed to requesters of this host to map.",
                stats.map_count);
+  page.Counter("ckv_holder_scores_total", "Requests for scores of index keys answered.",
+               stats.score_count);
+  page.Counter("ckv_holder_scored_keys_total", "Index keys scored, for each token of a request.",
+               stats.score_key_count);
   page.Counter("ckv_holder_received_bytes_total", "Bytes of frames received over lanes.",
                stats.bytes_in);
   page.Counter("ckv_holder_sent_bytes_total", "Bytes of frames sent over lanes.", stats.bytes_out);

@@ -14,6 +14,7 @@
 #include "proto/base/status.h"
 #include "proto/geometry.h"
 #include "transport/wire_attend.h"
+#include "transport/wire_score.h"
 
 namespace ckv {
 namespace {
@@ -51,7 +52,8 @@ void CheckSegment(const AttendRequest& attend, const AttendSegment& segment,
     const PieceEntry& piece = attend.pieces[i];
     CKV_CHECK(piece.copy < segment.copy_count && piece.partial < segment.partial_count);
     partial_count = piece.partial + 1;
-    if (piece.index_begin == kDense) continue;
+    CKV_CHECK((piece.index_begin == kChosen) == (segment.candidates != 0));
+    if (piece.index_begin == kDense || piece.index_begin == kChosen) continue;
     const uint64_t groups = (uint64_t{segment.row_count} + piece.group_rows - 1) / piece.group_rows;
     CKV_CHECK(piece.index_begin + groups * piece.k <= attend.indices.size());
   }
@@ -59,6 +61,24 @@ void CheckSegment(const AttendRequest& attend, const AttendSegment& segment,
   const size_t row_bytes = size_t{geometry.d_qk} * 2;
   (void)ReadAll(attend.rows + segment.stored_row_begin * geometry.d_qk,
                 size_t{segment.copy_count} * segment.row_count * row_bytes);
+}
+
+void CheckScores(const RequestHeader& header, std::span<const std::byte> slot) {
+  static ScoreRequest score;  // reused, as the holder does
+  static const Geometry geometry = [] {
+    Geometry indexed = SmallGeometry();
+    indexed.index = IndexShape{.dim = 8, .heads = 2, .d_rope = 4, .scale = 1};
+    return indexed;
+  }();
+  if (DecodeScoreRequest(header, slot, geometry, score).ok()) {
+    CKV_CHECK(score.token_count <= kScoreTokenCountMax);
+    CKV_CHECK(score.chunk_count <= kScoreChunkCountMax);
+    const size_t vectors = size_t{score.token_count} * geometry.index->heads;
+    (void)ReadAll(score.q, vectors * geometry.index->dim * ValueBytes(score.entry.dtype));
+    (void)ReadAll(score.weights, vectors * sizeof(float));
+  }
+  const absl::StatusOr<CandidatesEntry> candidates = DecodeCandidatesRequest(header, slot);
+  if (candidates.ok()) CKV_CHECK(candidates->begin + candidates->count <= 2 * kIndexTopMax);
 }
 
 void Request(std::span<const std::byte> slot) {
@@ -80,6 +100,7 @@ void Request(std::span<const std::byte> slot) {
     CKV_CHECK(fetch->indices.empty() || fetch->indices.size() == entry.token_count);
     (void)ReadAll(fetch->indices.data(), fetch->indices.size_bytes());
   }
+  CheckScores(*header, slot);
   if (DecodeMapRequest(*header, slot).ok()) CKV_CHECK(header->body_bytes == sizeof(MapEntry));
   std::byte reply[128];
   CKV_CHECK(EncodeErrorReply(*header, absl::InternalError("x"), 0, reply) == kHeaderBytes + 1);
@@ -95,7 +116,7 @@ void Reply(std::span<const std::byte> slot) {
   expected.flags = header->flags;
   expected.row_count = 3;
   expected.partial_count = 2;
-  expected.attend_bytes = 2 * 60;
+  expected.body_bytes = 2 * 60;
   expected.fetch.tensor_count = 2;
   expected.fetch.token_count = 5;
   expected.row_bytes = 4;

@@ -28,8 +28,8 @@ def reply(kind, body, flags=0, code=0, rows=0, partials=0, body_checksum=0, vers
         8, body_checksum, 0) + body
 
 
-def segment(rows, pieces, partials, copies, index_rows=1):
-    return struct.pack("<IIIHHI12x", rows, pieces, partials, copies, index_rows, 0xFFFFFFFF)
+def segment(rows, pieces, partials, copies, index_rows=1, chosen=(0, 0, 0)):
+    return struct.pack("<IIIHHIHHQ", rows, pieces, partials, copies, index_rows, 0xFFFFFFFF, *chosen)
 
 
 def piece(handle, ordinal, partial, copy, begin, k, group_rows):
@@ -47,7 +47,13 @@ def attend(segments, pieces, rows, stored_rows, indices, flags=0):
                    indices=indices)
 
 
-DENSE = 0xFFFFFFFF
+def score(tokens, runs, candidates=7, k=100, scores=40, dtype=2):
+    body = struct.pack("<QIIB11x", candidates, k, scores, dtype) + b"".join(struct.pack("<2I", *run) for run in runs)
+    body = pad(pad(body, head=88) + bytes(range(16)) * tokens * (2 if dtype == 1 else 1), head=88)
+    return request(5, body + struct.pack("<2f", 1, 2) * tokens, rows=tokens, layer=3, pieces=len(runs))
+
+
+DENSE, CHOSEN = 0xFFFFFFFF, 0xFFFFFFFE
 SEEDS = {
     "probe": request(1, b"echo"),
     "probe_empty": request(1, b""),
@@ -64,6 +70,16 @@ SEEDS = {
     "attend_out_of_order": attend(
         [segment(3, 2, 1, 1)], [piece(1, 6, 0, 0, DENSE, 0, 1), piece(2, 5, 0, 0, DENSE, 0, 1)], 3, 3, 0),
     "attend_blocks": attend([segment(3, 1, 1, 1, index_rows=64)], [piece(1, 0, 0, 0, 0, 1, 3)], 3, 3, 1),
+    "attend_chosen": attend(
+        [segment(3, 2, 1, 1, chosen=(1, 40, 7))],
+        [piece(1, 5, 0, 0, CHOSEN, 0, 1), piece(2, 6, 0, 0, CHOSEN, 0, 1)], 3, 3, 0),
+    "attend_chosen_of_nothing": attend([segment(3, 1, 1, 1)], [piece(1, 5, 0, 0, CHOSEN, 0, 1)], 3, 3, 0),
+    "score": score(3, [(1, 4), (9, 2)]),
+    "score_bf16": score(2, [(1, 4)], dtype=1),
+    "score_of_all_handles": score(1, [(1, 0xFFFFFFFF)]),
+    "candidates": request(6, struct.pack("<Q4IQ", 7, 1, 3, 40, 2, 0)),
+    "candidates_wrap": request(6, struct.pack("<Q4IQ", 7, 1, 0xFFFFFFF0, 40, 1, 0)),
+    "reply_score": reply(5, bytes(120), rows=3, partials=2),
     "fetch_version_0": request(3, struct.pack("<8I", 1, 0, 4, 2, 100, 0, 0, 0), version=0),
     "fetch_version_2": request(3, struct.pack("<8I", 1, 0, 4, 2, 100, 0, 0, 0), version=2),
     "reply_version_2": reply(2, bytes(2 * (36 + 24)), rows=3, partials=2, version=2),

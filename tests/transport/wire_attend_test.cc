@@ -80,7 +80,7 @@ TEST(WireAttend, Refusals) {
   EXPECT_TRUE(refused([](A& a) { a.segment.copy_count = 0; }));
   EXPECT_TRUE(refused([](A& a) { a.segment.copy_count = 3; }));
   EXPECT_TRUE(refused([](A& a) { a.segment.copy_count = kCopyCountMax + 1; }));
-  EXPECT_TRUE(refused([](A& a) { a.segment.reserved[1] = 1; }));
+  EXPECT_TRUE(refused([](A& a) { a.segment.token = 1; }));
   EXPECT_TRUE(refused([](A& a) { a.pieces[0].reserved = 1; }));
   EXPECT_TRUE(refused([](A& a) { a.pieces[1].copy = 2; }));
   EXPECT_TRUE(refused([](A& a) { a.pieces[1].copy = 0xffffffff; }));

@@ -23,7 +23,7 @@ struct Reply {
     expected.request_id = 4;
     expected.row_count = 3;
     expected.partial_count = 2;
-    expected.attend_bytes = 2 * (32 + 24);
+    expected.body_bytes = 2 * (32 + 24);
     header.kind = WireKind::kAttend;
     header.request_id = 4;
     header.row_count = 3;
@@ -65,10 +65,10 @@ TEST(Wire, AReplyMustMatchItsRequest) {
   EXPECT_EQ(code([](Reply& r) {
               r.header.flags = r.expected.flags = kFlagPartialF32;
               r.header.body_bytes = 2 * (60 + 24);
-              r.expected.attend_bytes = 2 * (60 + 24);
+              r.expected.body_bytes = 2 * (60 + 24);
             }),
             StatusCode::kOk);
-  EXPECT_EQ(code([](Reply& r) { r.expected.attend_bytes += 4; }), bad);
+  EXPECT_EQ(code([](Reply& r) { r.expected.body_bytes += 4; }), bad);
   EXPECT_EQ(code([](Reply& r) { r.expected.partial_count = 0xffffffff; }), bad);
 }
 

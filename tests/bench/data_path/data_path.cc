@@ -126,8 +126,8 @@ AttendLane::AttendLane(Fleet& fleet, uint32_t row_count) {
                .flags = kFlagPartialF32,
                .row_count = row_count,
                .partial_count = 1,
-               .attend_bytes = LayOutPartial(row_count, geometry.d_v, true).total_bytes};
-  reply_bytes_ = static_cast<uint32_t>(sizeof(ReplyHeader) + expected_.attend_bytes);
+               .body_bytes = LayOutPartial(row_count, geometry.d_v, true).total_bytes};
+  reply_bytes_ = static_cast<uint32_t>(sizeof(ReplyHeader) + expected_.body_bytes);
 }
 
 std::optional<uint64_t> AttendLane::Post(uint32_t layer, Duration timeout) {

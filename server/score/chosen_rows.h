@@ -1,0 +1,38 @@
+// Turns a choice among candidates into selected rows of chunks.
+
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "server/score/candidate_table.h"
+#include "server/session/session.h"
+#include "transport/wire_attend.h"
+
+namespace ckv {
+
+// Keeps its memory from request to request. Not thread-safe.
+class ChosenRows {
+ public:
+  // Gives each piece of `request`, of this session, that attends chosen rows its indices,
+  // ascending, and points request.chosen to them. They are valid until the next call. Pieces
+  // without chosen rows are removed, except one of each partial, because they would only add to the
+  // work.
+  //   OutOfRange          the candidates are not kept, or no longer, or not of a piece's chunk:
+  //                       score again.
+  //   NotFound            a handle names no chunk.
+  //   InvalidArgument     the token or the number of rows is not of the candidates.
+  absl::Status Find(const CandidateTable& table, const Session& session, AttendRequest& request);
+
+ private:
+  absl::Status TakeChosen(const Candidates* candidates, const AttendSegment& segment);
+  void AddRowsOf(const Candidates::Rows& chunk, PieceEntry& piece);
+  absl::Status KeepPieces(const Candidates& candidates, const Session& session,
+                          AttendRequest& request, const AttendSegment& segment, uint32_t& kept);
+
+  std::vector<int32_t> rows_;
+  std::vector<uint32_t> chosen_;  // the rows of the current segment, ascending
+};
+
+}  // namespace ckv
