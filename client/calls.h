@@ -18,6 +18,7 @@
 #include "proto/chunk_layout.h"
 #include "proto/corpus.h"
 #include "proto/geometry.h"
+#include "proto/index_query.h"
 #include "proto/kernel_target.h"
 #include "proto/selection.h"
 
@@ -188,6 +189,29 @@ struct AttendReport {
   Duration elapsed{0};
   Duration lost{0};
   uint32_t failed_attempt_count = 0;
+};
+
+// Selects the rows of a context with the best index scores, for models with sparse attention
+// (IndexShape in proto/geometry.h). Borrows everything it points to until it returns.
+struct SelectRowsCall {
+  const Context* context = nullptr;  // its model has an index
+  uint32_t layer = 0;
+  // One query for each token: vectors [tokens][heads][dim], rotated to the tokens' positions, and
+  // weights f32 [tokens][heads]. At most kScoreTokenCountMax tokens.
+  IndexQueryView queries;
+  uint32_t k = 0;  // rows for each token, 1 to kIndexTopMax
+  // The scores of the caller's own rows, [tokens][own rows], or empty. Own rows count as if they
+  // came after the context's rows. -inf for rows that a token does not see.
+  std::span<const float> own_scores = {};
+  TraceContext trace = {};  // as in LayerCall
+  Instant deadline = kInstantMax;
+};
+struct SelectRowsReport {
+  uint32_t holder_count = 0;
+  uint64_t bytes_sent = 0;
+  uint64_t bytes_received = 0;
+  uint64_t compute_ns_max = 0;  // the longest time that a holder scored for one request
+  Duration elapsed{0};          // the last attempt alone
 };
 
 // A slice of the latent rows: bytes [begin, begin + bytes) of every row, both multiples of 4.

@@ -398,6 +398,23 @@ absl::Status Requester::Fetch(const FetchCall& call,
                        [&] { return state_->Fetch(call, &place, sink, state_->attempts); });
 }
 
+absl::Status Requester::SelectRows(const SelectRowsCall& call, std::span<int32_t> rows,
+                                   SelectRowsReport* report) {
+  const std::shared_ptr<ContextState> state =
+      call.context == nullptr ? nullptr : call.context->state_;
+  if (state == nullptr || state->closed())
+    return absl::FailedPreconditionError("select: the context is closed");
+  state_->counters.selections.fetch_add(1, std::memory_order_relaxed);
+  CallCorpora corpora;
+  for (const auto& corpus : state->corpora()) corpora.push_back(corpus.get());
+  const auto select = [&](CallContext& context) -> AttemptResult {
+    const std::shared_ptr<const LocalRowTable> cached = state->cached();
+    return {.status = context.selector.Select({call, *state, cached.get()}, rows, report),
+            .corpora = corpora};
+  };
+  return state_->attempts.Run(/*corpus=*/nullptr, call.deadline, select, call.trace);
+}
+
 absl::Status Requester::FetchSelection(const SelectionCall& call,
                                        absl::FunctionRef<absl::Status(const SelectedRows&)> sink) {
   state_->counters.fetches.fetch_add(1, std::memory_order_relaxed);

@@ -259,6 +259,18 @@ class Requester {
                      absl::FunctionRef<std::span<std::byte>(const RowRun&)> place,
                      absl::FunctionRef<absl::Status(const FetchedRows&)> sink);
 
+  // Selects, for each token, the k rows of a context with the best index scores. Writes them to
+  // `rows`, [tokens][k], ascending, counted as a Selection of the context counts them. If there are
+  // fewer, -1 follows. Among equal scores, the lower row is selected. Holders score the
+  // keys where they are, and local chunks are scored here. Holders of one kernel target select the
+  // same rows for any placement. An own row i counts as context.token_count() + i. Use `rows` as
+  // the selection of an attend, and for later layers if the model reuses its choice. `report` may
+  // be null.
+  //   InvalidArgument     also: too many rows, or rows of another size.
+  //   FailedPrecondition  also: the context is closed, or its model has no index.
+  absl::Status SelectRows(const SelectRowsCall& call, std::span<int32_t> rows,
+                          SelectRowsReport* report);
+
   // Fetches rows chosen by index. Calls `sink` layer by layer, within a layer chunk by chunk, and
   // within a chunk in the order of the indices. Rows are never rotated. Holders gather the rows of
   // one reply, so distant rows need no more transfers than neighbours.

@@ -57,7 +57,7 @@ MAY_INCLUDE = {
     "client/trace": "transport proto*",
     "client/attend": "client client/public client/plan client/trace client/context client/cost attention transport proto*",
     "client/call": "client client/public client/attend client/plan client/trace client/context client/holders client/cost attention "
-                   "attention/query transport store* proto*",
+                   "attention/query attention/score transport store* proto*",
     "client/paged": "client client/call client/cost client/holders attention transport store* proto*",
     "client/roof": "client client/public client/call client/attend client/plan client/trace client/context client/holders client/cost client/prefetch "
                    "client/paged attention transport store* proto*",

@@ -43,6 +43,12 @@ namespace ckv {
 inline constexpr uint32_t kScoreTokenCountMax = 1024;      // tokens of one score request
 inline constexpr uint32_t kScoreChunkCountMax = 1u << 17;  // chunks of one score request
 
+// The limit of multiply-adds of one score request: tokens x heads x dim x keys. For 64 heads of 128
+// values it is one token over 8 million keys.
+inline constexpr uint64_t kScoreWorkMax = uint64_t{1} << 36;
+// The limit of candidates of one score request, of all its tokens together.
+inline constexpr uint32_t kCandidateCountMax = 1u << 21;
+
 struct ScoreEntry {
   uint64_t candidates = 0;   // the number of the candidates, not 0; replaces older ones
   uint32_t k = 0;            // candidates to keep of each token; 1 to kIndexTopMax

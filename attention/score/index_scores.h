@@ -15,19 +15,6 @@
 
 namespace ckv {
 
-// The index queries of consecutive tokens at one layer. Borrowed, at any address.
-struct IndexQueryView {
-  IndexQueryDtype dtype = IndexQueryDtype::kFp8;
-  const std::byte* q = nullptr;    // [tokens][heads][dim]
-  const float* weights = nullptr;  // [tokens][heads]
-  uint32_t tokens = 0;
-
-  // Returns the bytes of one token's vectors.
-  size_t token_bytes(const IndexShape& shape) const {
-    return size_t{shape.heads} * shape.dim * ValueBytes(dtype);
-  }
-};
-
 // Keys of one layer of a chunk, [keys.count] as the shape stores them, and how rows are counted:
 // key i is row first_row + i.
 struct IndexKeyRun {

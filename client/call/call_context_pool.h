@@ -18,6 +18,7 @@
 #include "client/call/exchange.h"
 #include "client/call/fetch.h"
 #include "client/call/route.h"
+#include "client/call/row_selector.h"
 #include "client/context/context_cache.h"
 #include "client/holders/link_table.h"
 #include "client/holders/retry.h"
@@ -40,13 +41,15 @@ struct CallContext {
         links(options, peers, stream.get()),
         exchange(options->clock, spin_max, &links, counters),
         router(options, &links, &exchange, stream.get()),
-        fetcher(options, &links, &exchange, stream.get()) {}
+        fetcher(options, &links, &exchange, stream.get()),
+        selector(options, &links, &exchange) {}
   // Computes on this host for the calls; with the processor as backend, on the calling thread only.
   const std::unique_ptr<ComputeStream> stream;
   LinkTable links;
   Exchange exchange;  // serves the call in progress
   Router router;
   Fetcher fetcher;
+  RowSelector selector;
   ContextCache contexts;
   LayerCallSegments segments;  // segments of the call in progress
   CallTries* tries = nullptr;  // belongs to the call in progress (Attempts)

@@ -26,6 +26,7 @@ struct CallCounters {
   std::atomic<uint64_t> returns{0};        // attempts repeated after a wait for a holder
   std::atomic<uint64_t> lost_ns{0};        // time of failed attempts, in calls that succeeded
   std::atomic<uint64_t> fetches{0};        // calls that fetch ranges, selections, or into a cache
+  std::atomic<uint64_t> selections{0};     // calls of SelectRows
   std::atomic<uint64_t> explains{0};       // calls of Explain
   std::atomic<uint64_t> reused_tokens{0};  // tokens of contexts that were opened
 

@@ -107,10 +107,11 @@ absl::Status ScoreWork::CheckLimits() const {
         request_.token_count, row_count_, work_, kScoreWorkMax));
   }
   const uint64_t kept = std::min<uint64_t>(request_.entry.k, row_count_) * request_.token_count;
-  if (kept * sizeof(ScoredRow) > kCandidateBytesMax / 4) {
+  static_assert(kCandidateCountMax * sizeof(ScoredRow) <= kCandidateBytesMax / 4);
+  if (kept > kCandidateCountMax) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%d tokens have %d candidates in all, limit %d: score fewer at once",
-                        request_.token_count, kept, kCandidateBytesMax / 4 / sizeof(ScoredRow)));
+                        request_.token_count, kept, kCandidateCountMax));
   }
   const uint64_t reply_bytes =
       sizeof(ReplyHeader) + ScoreReplyBytes(request_.token_count, request_.entry.score_count);

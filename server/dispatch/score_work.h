@@ -22,10 +22,6 @@
 
 namespace ckv {
 
-// The limit of multiply-adds of one score request: tokens x heads x dim x keys. For 64 heads of 128
-// values it is one token over 8 million keys.
-inline constexpr uint64_t kScoreWorkMax = uint64_t{1} << 36;
-
 struct ScoreWorkOptions {
   uint32_t compute_threads = 1;
   MemoryKind chunk_memory = MemoryKind::kHost;  // as BatchOptions
