@@ -22,6 +22,7 @@ class RequesterLimitsTest : public test::ServicesTest {
  protected:
   void SetUp() override {
     ServicesTest::SetUp();
+    holder_capacity_bytes_ = 64u << 20;
     StartHolders(1);
     StartRequester();
     Load("c", corpus_);
@@ -137,8 +138,9 @@ TEST_F(RequesterLimitsTest, ADrainWaitsForAFetchInProgress) {
 
 // Goal: a drain ends a Fetch whose peer reads nothing, soon and with a status to retry on.
 TEST_F(RequesterLimitsTest, ADrainEndsAFetchWithUnavailable) {
-  // 13 MB of rows, more than flow control takes of a peer that does not read.
-  const auto large = test::MakeTestCorpus(test::TestGeometry(1), {70'000}, /*seed=*/31);
+  // 38 MB of rows, more than flow control and the buffers of sockets take of a peer that does not
+  // read.
+  const auto large = test::MakeTestCorpus(test::TestGeometry(1), {200'000}, /*seed=*/31);
   Load("large", large);
   v1::FetchRequest request;
   request.set_corpus("large");

@@ -71,6 +71,7 @@ class ServicesTest : public testing::Test {
   void StartHolderAgain(size_t i) {
     Config config = MemberOf({"holder"}, "h" + std::to_string(i));
     config.metrics_address = holder_metrics_address_;
+    config.store_capacity_bytes = holder_capacity_bytes_;
     holders_[i] = StartDaemon(config);
     holder_stubs_[i] = v1::HolderService::NewStub(MakeChannel(holders_[i]->address()));
   }
@@ -115,6 +116,7 @@ class ServicesTest : public testing::Test {
   std::shared_ptr<grpc::Channel> directory_channel_;
   std::unique_ptr<v1::DirectoryService::Stub> directory_stub_;
   std::string holder_metrics_address_;  // of holders that start; none if empty
+  size_t holder_capacity_bytes_ = ConfigOf({}, {}).store_capacity_bytes;
   std::vector<std::unique_ptr<Daemon>> holders_;
   std::vector<std::unique_ptr<v1::HolderService::Stub>> holder_stubs_;
   std::unique_ptr<Daemon> requester_;
