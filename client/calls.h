@@ -24,8 +24,6 @@
 
 namespace ckv {
 
-struct MappedLayout;  // transport/wire.h
-
 // The largest offset and position. It is beyond any context, and the difference of two still fits
 // an int64_t.
 inline constexpr int64_t kOffsetMax = int64_t{1} << 40;

@@ -15,7 +15,7 @@
 //     probe     the request's bytes, as many as the slot holds
 //     attend    transport/wire_attend.h
 //     fetch     the rows, [layer][token][row_bytes], or the requested slice of each
-//     map       MappedLayout; a descriptor arrives with the reply
+//     map       MapReply; a descriptor arrives with the reply
 //     score, candidates   transport/wire_score.h
 //     error     UTF-8 text, at most kErrorTextBytesMax
 //

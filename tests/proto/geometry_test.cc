@@ -221,6 +221,19 @@ TEST(ModelFingerprint, ChangesWithEveryField) {
   }
 }
 
+Geometry GoldenGeometry() {
+  Geometry g;
+  g.model = "m";
+  g.revision = "r";
+  g.layers = 2;
+  g.d_qk = 576;
+  g.d_v = 512;
+  g.d_rope = 64;
+  g.rope.yarn = YarnParams{40, 4096, 32, 1, 0.5, 0.25};
+  g.softmax_scale = 0.125f;
+  return g;
+}
+
 // Goal: stored ids stay valid: the encoding does not drift. Method: a vector computed without this
 // code:
 //   s = lambda t: struct.pack('<Q', len(t)) + t
@@ -228,15 +241,7 @@ TEST(ModelFingerprint, ChangesWithEveryField) {
 //       64, 1, 1, 10000.0, 1) + struct.pack('<6d', 40, 4096, 32, 1, .5, .25)
 //       + struct.pack('<f', .125)).hexdigest()
 TEST(ModelFingerprint, GoldenVector) {
-  Geometry g;
-  g.model = "m";
-  g.revision = "r";
-  g.layers = 2;
-  g.d_qk = 576;
-  g.d_v = 512;
-  g.d_rope = 64;
-  g.rope.yarn = YarnParams{40, 4096, 32, 1, 0.5, 0.25};
-  g.softmax_scale = 0.125f;
+  const Geometry g = GoldenGeometry();
   EXPECT_EQ(ModelFingerprint(g).ToHex(),
             "f1d45d9ddd02520a6a2f8d50243835de4ebdbea3c32ea5d1a783141cc0bea2b1");
 }
@@ -244,15 +249,7 @@ TEST(ModelFingerprint, GoldenVector) {
 // The same with an index, behind the bytes above: s(b'index') + struct.pack('<IIIBBf', 128, 64, 64,
 // 2, 2, .5).
 TEST(ModelFingerprint, GoldenVectorWithAnIndex) {
-  Geometry g;
-  g.model = "m";
-  g.revision = "r";
-  g.layers = 2;
-  g.d_qk = 576;
-  g.d_v = 512;
-  g.d_rope = 64;
-  g.rope.yarn = YarnParams{40, 4096, 32, 1, 0.5, 0.25};
-  g.softmax_scale = 0.125f;
+  Geometry g = GoldenGeometry();
   g.index = V32Index();
   g.index->scale = 0.5f;
   EXPECT_EQ(ModelFingerprint(g).ToHex(),

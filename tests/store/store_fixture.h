@@ -23,8 +23,8 @@
 
 namespace ckv {
 
-// Of a chunk in memory: 100 tokens, and in each of three layers rows of 2,048 bytes and index keys
-// of 832, with their padding.
+// The bytes of a chunk of three layers in memory. Each layer has rows of 2,048 bytes, and index
+// keys of 832 with their padding.
 inline constexpr uint64_t kSmallChunkBytes = 3 * (2048 + 832);
 
 struct StoreFixture : testing::Test {
