@@ -51,6 +51,7 @@ RequesterStats StatsOf(const CallCounters& counters, const PrefetcherStats& pref
           .return_count = read(counters.returns),
           .lost = Duration(static_cast<int64_t>(read(counters.lost_ns))),
           .fetch_count = read(counters.fetches),
+          .select_count = read(counters.selections),
           .explain_count = read(counters.explains),
           .reused_token_count = read(counters.reused_tokens),
           .local_cache = LocalRowStatsOf(prefetcher),

@@ -65,6 +65,7 @@ struct RequesterStats {
   // The time that successful attends lost to failed attempts and the waits between them.
   Duration lost{0};
   uint64_t fetch_count = 0;    // calls of Fetch, FetchSelection and FetchInto
+  uint64_t select_count = 0;   // calls of SelectRows
   uint64_t explain_count = 0;  // calls of Explain
   // Tokens of all opened contexts: without ckv, each would have been prefilled again.
   uint64_t reused_token_count = 0;

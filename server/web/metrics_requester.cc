@@ -159,6 +159,9 @@ void AddRequester(const WebSources& sources, MetricsPage& page) {
   page.Counter("ckv_requester_fetches_total",
                "Fetches of rows, of selected rows and into caches, failed ones included.",
                stats.fetch_count);
+  page.Counter("ckv_requester_selects_total",
+               "Selections of rows by scores of index keys, failed ones included.",
+               stats.select_count);
   page.Counter("ckv_requester_explains_total", "Explains, failed ones included.",
                stats.explain_count);
   AddLocalCache(stats, page);
