@@ -92,7 +92,7 @@ MAY_INCLUDE = {
     "server/score": "server/session attention/score transport store/memory proto*",
     "server/batch": "server/score server/session attention attention/query transport store* proto*",
     "server/dispatch": "server/batch server/score server/session attention attention/score transport store* proto*",
-    "server/holder": "server/dispatch server/batch server/session client/holders attention transport store* proto*",
+    "server/holder": "server/dispatch server/batch server/score server/session client/holders attention transport store* proto*",
     "server/directory/log": "store* proto*",
     "server/directory/prompt": "store/memory proto*",
     "server/directory/coverage": "proto*",

@@ -22,6 +22,8 @@ namespace {
 // for 16 holders.
 constexpr uint32_t kShareMargin = 4;
 constexpr uint32_t kScoresMin = 64;
+// How often an attempt scores again, after a holder dropped its candidates for those of others.
+constexpr uint32_t kScoreAgainMax = 3;
 
 uint64_t RandomNumber() {
   thread_local std::mt19937_64 numbers((uint64_t{std::random_device()()} << 32) |
@@ -57,16 +59,12 @@ absl::Status RowSelector::Select(const RowSelection& selection, std::span<int32_
   if (begin >= selection.call.deadline)
     return absl::DeadlineExceededError("select: the deadline had passed before anything was sent");
   CKV_RETURN_IF_ERROR(Check(selection, rows));
-  CKV_RETURN_IF_ERROR(FindSources(selection));
-  CKV_RETURN_IF_ERROR(PlanScores(selection));
-  exchange_.Start(selection.call.deadline);
-  absl::Status status = AskScores(selection);
-  if (status.ok()) status = ReadMore(selection);
-  if (status.ok()) status = ReadRows(selection);
-  if (!status.ok()) {
-    exchange_.GiveUp();
-    return status;
-  }
+  absl::Status status = FindCandidates(selection);
+  for (uint32_t again = 0; absl::IsOutOfRange(status) && again < kScoreAgainMax; ++again)
+    status = FindCandidates(selection);
+  // The holder is overloaded, and another may not be.
+  if (absl::IsOutOfRange(status)) return absl::ResourceExhaustedError(status.message());
+  CKV_RETURN_IF_ERROR(status);
   for (uint32_t t = 0; t < selection.call.queries.tokens; ++t)
     WriteChosen(OfToken(t), rows.subspan(size_t{t} * selection.call.k, selection.call.k));
   report_.holder_count = static_cast<uint32_t>(exchange_.peer_count());
@@ -103,6 +101,19 @@ absl::Status RowSelector::Check(const RowSelection& selection, std::span<int32_t
       absl::StrFormat("select: %d rows, a selection counts less than 2^31", all));
 }
 
+// OutOfRange if a holder dropped candidates before they were read.
+absl::Status RowSelector::FindCandidates(const RowSelection& selection) {
+  exchange_.Clear();
+  CKV_RETURN_IF_ERROR(FindSources(selection));
+  CKV_RETURN_IF_ERROR(PlanScores(selection));
+  exchange_.Start(selection.call.deadline);
+  absl::Status status = AskScores(selection);
+  if (status.ok()) status = ReadMore(selection);
+  if (status.ok()) status = ReadRows(selection);
+  if (!status.ok()) exchange_.GiveUp();
+  return status;
+}
+
 // Chunks are added in the order in which rows are counted, so that each source counts its rows in
 // the same order.
 absl::Status RowSelector::FindSources(const RowSelection& selection) {
@@ -115,12 +126,19 @@ absl::Status RowSelector::FindSources(const RowSelection& selection) {
   links_.Tidy();
   std::vector<uint32_t> order(context.chunks().size());
   std::iota(order.begin(), order.end(), 0u);
-  std::sort(order.begin(), order.end(),
-            [&](uint32_t a, uint32_t b) { return context.first_row(a) < context.first_row(b); });
+  const auto before = [&](uint32_t a, uint32_t b) {
+    return context.first_row(a) < context.first_row(b);
+  };
+  if (!std::is_sorted(order.begin(), order.end(), before))
+    std::sort(order.begin(), order.end(), before);
   sources_.emplace_back();  // this host
+  LinkTable::ChunkLinks* chunk_links = nullptr;
+  uint32_t part = kContextPartCountMax;
   for (const uint32_t chunk : order) {
-    const auto& corpus = context.corpora()[context.chunks()[chunk].part];
-    CKV_ASSIGN_OR_RETURN(LinkTable::ChunkLinks * chunk_links, links_.AddCorpus(corpus, {}));
+    if (context.chunks()[chunk].part != part) {
+      part = context.chunks()[chunk].part;
+      CKV_ASSIGN_OR_RETURN(chunk_links, links_.AddCorpus(context.corpora()[part], {}));
+    }
     CKV_RETURN_IF_ERROR(AddChunk(selection, chunk, *chunk_links));
   }
   if (!selection.call.own_scores.empty()) {
@@ -181,6 +199,7 @@ uint32_t RowSelector::ScoresAtOnce(uint32_t k) const {
 absl::Status RowSelector::PlanScores(const RowSelection& selection) {
   const IndexShape& shape = *selection.context.geometry().index;
   requests_.clear();
+  plans_.assign(sources_.size(), {});
   number_ = RandomNumber() >> 1 | 1;  // not 0, also after the last request
   score_count_ = ScoresAtOnce(selection.call.k);
   for (uint32_t s = 0; s < sources_.size(); ++s) {
@@ -203,6 +222,7 @@ absl::Status RowSelector::PlanScores(const RowSelection& selection) {
           "select: %d rows in %d chunks at one holder do not fit a score request of %d bytes",
           source.row_count(), source.context_rows.size(), shape_.request_bytes_max));
     }
+    plans_[s] = {requests_.size(), at_once};
     for (uint32_t begin = 0; begin < selection.call.queries.tokens; begin += at_once)
       requests_.push_back({s, begin, std::min(at_once, selection.call.queries.tokens - begin)});
   }
@@ -381,14 +401,6 @@ void RowSelector::AddReading(Reading reading) {
     readings_.push_back(reading);
     reading.begin += reading.count;
   }
-}
-
-size_t RowSelector::RequestOf(uint32_t source, uint32_t token) const {
-  const auto found = std::find_if(requests_.begin(), requests_.end(), [&](const Scoring& request) {
-    return request.source == source && token - request.token_begin < request.token_count;
-  });
-  CKV_CHECK(found != requests_.end());
-  return static_cast<size_t>(found - requests_.begin());
 }
 
 absl::Status RowSelector::Read(const RowSelection& selection) {

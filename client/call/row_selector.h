@@ -50,6 +50,11 @@ class RowSelector {
     uint32_t source = 0;
     uint32_t token_begin = 0, token_count = 0;
   };
+  // The requests for scores of one holder, one after another.
+  struct SourcePlan {
+    size_t first_request = 0;
+    uint32_t tokens_at_once = 0;
+  };
   // A request for candidates.
   struct Reading {
     uint32_t source = 0;
@@ -61,6 +66,7 @@ class RowSelector {
   using Take = absl::FunctionRef<absl::Status(size_t request, const Exchange::Reply& reply)>;
 
   absl::Status Check(const RowSelection& selection, std::span<int32_t> rows) const;
+  absl::Status FindCandidates(const RowSelection& selection);
   absl::Status FindSources(const RowSelection& selection);
   absl::Status AddChunk(const RowSelection& selection, uint32_t chunk,
                         LinkTable::ChunkLinks& chunk_links);
@@ -84,7 +90,9 @@ class RowSelector {
   // Whether one party has all rows. Then its candidates are the selection, whatever their scores.
   bool alone() const { return PartyCount() < 2; }
   // The request that scored a token at a source.
-  size_t RequestOf(uint32_t source, uint32_t token) const;
+  size_t RequestOf(uint32_t source, uint32_t token) const {
+    return plans_[source].first_request + token / plans_[source].tokens_at_once;
+  }
   // The number of the candidates of a request.
   uint64_t NumberOf(size_t request) const { return number_ + request; }
   TokenScores& at(uint32_t token, size_t source) {
@@ -107,6 +115,7 @@ class RowSelector {
   std::vector<IndexKeyRun> here_;    // local keys, as rows of their source
   std::vector<TokenScores> scores_;  // [tokens][sources]
   std::vector<Scoring> requests_;
+  std::vector<SourcePlan> plans_;  // [sources]
   std::vector<Reading> readings_;
   TopRows own_;
   uint64_t number_ = 0;  // the candidates of request i have the number number_ + i

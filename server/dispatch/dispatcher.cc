@@ -49,6 +49,7 @@ Dispatcher::Dispatcher(const DispatcherOptions& options, Tools tools, ChunkStore
     : options_(options),
       lease_(lease),
       stripes_(options.stripe_bytes_max),
+      candidates_(options.candidate_bytes_max),
       lanes_(std::move(lanes)),
       queues_(options.queue_request_count_max, &counters_),
       batch_({.request_count_max = options.batch_request_count_max,

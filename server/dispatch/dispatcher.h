@@ -43,6 +43,7 @@ struct DispatcherOptions {
   uint32_t queue_request_count_max;
   uint64_t map_bytes_max;
   uint64_t stripe_bytes_max;
+  uint64_t candidate_bytes_max;
   Duration spin_max;
   MemoryKind chunk_memory;  // as in BatchOptions
   // As in ColdReads; borrowed. Its memory is of the kind chunk_memory; empty for kHost.

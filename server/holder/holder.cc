@@ -225,6 +225,7 @@ absl::StatusOr<std::unique_ptr<Holder>> Holder::Start(const HolderOptions& optio
       .queue_request_count_max = options.queue_request_count_max,
       .map_bytes_max = options.map_bytes_max.value_or(options.capacity_bytes / kMapShareOfCapacity),
       .stripe_bytes_max = state->StripeBytes(chunk_memory),
+      .candidate_bytes_max = options.candidate_bytes_max,
       .spin_max = options.spin_max,
       .chunk_memory = chunk_memory,
       .cold_buffer = state->cold_buffer,

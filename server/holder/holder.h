@@ -54,6 +54,7 @@
 #include "proto/base/clock.h"
 #include "proto/base/span.h"
 #include "proto/ids.h"
+#include "server/score/candidate_table.h"
 #include "server/session/lease_gate.h"
 #include "server/session/scrub_counters.h"
 #include "server/session/serve_counters.h"
@@ -103,6 +104,8 @@ struct HolderOptions {
   // (server/batch/stripe_cache.h). It is in addition to capacity_bytes. If unset, StripeBytesMax of
   // capacity_bytes; zero keeps none.
   std::optional<uint64_t> stripe_bytes_max;
+  // The limit of memory for the candidates of score requests (server/score/candidate_table.h).
+  uint64_t candidate_bytes_max = kCandidateBytesMax;
   // How long the dispatcher polls after its last work before it sleeps on the lanes' events
   // (transport/wait_policy.h). Zero disables polling.
   Duration spin_max = std::chrono::microseconds(50);

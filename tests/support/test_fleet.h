@@ -44,6 +44,9 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
 
   static HolderId Name(size_t i) { return {absl::StrFormat("h%d", i)}; }
 
+  // Of holders that are started from now on, as in HolderOptions.
+  uint64_t candidate_bytes_max = kCandidateBytesMax;
+
   // What holders that are started from now on compute with. It must outlive the fleet.
   void set_backend(Backend* backend) { backend_ = backend; }
 
@@ -58,6 +61,7 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
     options.capacity_bytes = capacity_bytes;
     options.fabrics = fabrics_;
     options.session_count_max = session_count_max;
+    options.candidate_bytes_max = candidate_bytes_max;
     auto holder = Holder::Start(options);
     ASSERT_TRUE(holder.ok()) << holder.status();
     const uint64_t epoch = ++last_epoch_;

@@ -11,6 +11,7 @@
 #include "attention/score/index_scores.h"
 #include "client/call/row_selector.h"
 #include "gtest/gtest.h"
+#include "tests/support/hook_fabric.h"
 #include "tests/support/random_rows.h"
 #include "tests/support/test_fleet.h"
 #include "transport/fabric.h"
@@ -220,6 +221,53 @@ TEST_F(SelectRowsTest, ASelectionIsAttended) {
     for (uint32_t d = 0; d < geometry.d_v; ++d)
       ASSERT_NEAR(answer.o[row * geometry.d_v + d], due[row].o[d], 2e-5);
   }
+}
+
+// Goal: candidates that a holder drops before they are read are scored again, but not for ever.
+// Method: holders with room for the candidates of one request. While the first reply arrives,
+// another requester selects, too.
+TEST_F(SelectRowsTest, DroppedCandidatesAreScoredAgain) {
+  const TestCorpus corpus = MakeCorpus({40, 50});
+  const Query query(*corpus.geometry.index, 14, false);
+  int score_count = 0;
+  const auto select = [&](Cluster& by) {
+    const auto context = Open(by);
+    SelectRowsCall call = {.context = &*context, .queries = query.View(), .k = 20};
+    call.deadline = Soon();
+    std::vector<int32_t> rows(size_t{kTokenCount} * 20);
+    const absl::Status status = by.requester->SelectRows(call, rows, nullptr);
+    if (status.ok()) {
+      EXPECT_EQ(rows, Due(corpus, {0, 1}, 0, query, 20));
+    }
+    return status;
+  };
+  Cluster cluster(fabric.get(), 0, LaneShape{});
+  cluster.fleet.candidate_bytes_max = 1;
+  for (size_t i = 0; i < 2; ++i) cluster.fleet.StartHolder(i);
+  cluster.fleet.Load("c", corpus, {0, 1});
+  test::HookFabric hooked(fabric.get(), [&](uint32_t, std::span<std::byte> body) {
+    const bool scores = body.size() == ScoreReplyBytes(kTokenCount, 20);
+    if (scores && ++score_count == 2) {
+      EXPECT_TRUE(select(cluster).ok());
+    }
+  });
+  RequesterOptions options;
+  options.fabrics = {&hooked};
+  auto made = Requester::Create(options, &cluster.fleet, &cluster.fleet);
+  ASSERT_TRUE(made.ok());
+  const auto corpus_there = (*made)->Resolve("c", "", Soon());
+  ASSERT_TRUE(corpus_there.ok());
+  const ContextPart part = {.corpus = *corpus_there, .chunks = {}};
+  const auto context =
+      (*made)->Open({.parts = {&part, 1}, .policy = ContextPolicy::kRoute}, Soon());
+  ASSERT_TRUE(context.ok());
+  SelectRowsCall call = {.context = &*context, .queries = query.View(), .k = 20};
+  call.deadline = Soon();
+  std::vector<int32_t> rows(size_t{kTokenCount} * 20);
+  const absl::Status status = (*made)->SelectRows(call, rows, nullptr);
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(rows, Due(corpus, {0, 1}, 0, query, 20));
+  EXPECT_GE(score_count, 4) << "both holders scored twice";
 }
 
 TEST_F(SelectRowsTest, RefusesWhatIsNotASelection) {
