@@ -43,7 +43,7 @@ struct ScoreFrame {
     bytes[layout.q + 17] = std::byte{9};
     const absl::StatusOr<RequestHeader> decoded = DecodeRequestHeader(bytes);
     if (!decoded.ok()) return decoded.status();
-    const absl::Status status = DecodeScoreRequest(*decoded, bytes, of, out);
+    absl::Status status = DecodeScoreRequest(*decoded, bytes, of, out);
     if (status.ok()) {
       EXPECT_EQ(out.q[17], std::byte{9});
       EXPECT_EQ(out.weights[5], 0.5f);

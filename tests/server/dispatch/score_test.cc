@@ -3,6 +3,7 @@
 // Method: bare frames over each fabric. Scores are held against IndexSearch over all keys.
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -157,7 +158,9 @@ class ScoreTest : public test::HolderTest {
       EXPECT_EQ(count, kKept);
       const std::vector<ScoredRow> due = Due(t);
       for (uint32_t i = 0; i < score_count; ++i) {
-        EXPECT_EQ(std::memcmp(at + 4 + 4 * i, &due[i].score, 4), 0) << t << " " << i;
+        uint32_t score_bits = 0;
+        std::memcpy(&score_bits, at + 4 + 4 * i, 4);
+        EXPECT_EQ(score_bits, std::bit_cast<uint32_t>(due[i].score)) << t << " " << i;
       }
     }
   }
