@@ -5,6 +5,7 @@
 
 #include "transport/wire_attend.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "absl/strings/str_format.h"
@@ -52,9 +53,12 @@ absl::Status CheckSegment(uint32_t ordinal, const SegmentEntry& entry) {
 
 absl::Status CheckPiece(uint32_t ordinal, const PieceEntry& piece, const AttendSegment& segment,
                         uint32_t index_count) {
-  if (piece.reserved != 0) {
+  const bool chosen = piece.index_begin == kChosen;
+  if (piece.more > (chosen ? kChosenChunkCountMax : 0) ||
+      std::max(piece.handle, piece.ordinal) > ~piece.more) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("piece %d: a reserved field is not zero", ordinal));
+        absl::StrFormat("piece %d: %d chunks after handle %d and ordinal %d", ordinal, piece.more,
+                        piece.handle, piece.ordinal));
   }
   if (piece.copy >= segment.copy_count) {
     return absl::InvalidArgumentError(
@@ -65,11 +69,11 @@ absl::Status CheckPiece(uint32_t ordinal, const PieceEntry& piece, const AttendS
         absl::StrFormat("piece %d: groups of %d rows, received %d rows", ordinal, piece.group_rows,
                         segment.row_count));
   }
-  if ((piece.index_begin == kChosen) != (segment.candidates != 0)) {
+  if (chosen != (segment.candidates != 0)) {
     return absl::InvalidArgumentError(
         absl::StrFormat("piece %d: its segment has candidates %d", ordinal, segment.candidates));
   }
-  if (piece.index_begin == kDense || piece.index_begin == kChosen) {
+  if (piece.index_begin == kDense || chosen) {
     if (piece.k == 0) return absl::OkStatus();
     return absl::InvalidArgumentError(
         absl::StrFormat("piece %d: not by index, but with k %d", ordinal, piece.k));
@@ -90,7 +94,8 @@ absl::Status CheckPartials(const AttendSegment& segment, std::span<const PieceEn
   for (size_t i = 0; i < pieces.size(); ++i) {
     const bool first = i == 0 || pieces[i].partial == partial + 1;
     if (first ? pieces[i].partial != (i == 0 ? 0 : partial + 1)
-              : pieces[i].partial != partial || pieces[i].ordinal <= pieces[i - 1].ordinal) {
+              : pieces[i].partial != partial ||
+                    pieces[i].ordinal <= pieces[i - 1].ordinal + pieces[i - 1].more) {
       return absl::InvalidArgumentError(
           absl::StrFormat("piece %d: partial %d, ordinal %d, out of order", segment.piece_begin + i,
                           pieces[i].partial, pieces[i].ordinal));
@@ -100,6 +105,18 @@ absl::Status CheckPartials(const AttendSegment& segment, std::span<const PieceEn
   if (partial + 1 == segment.partial_count) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrFormat("segment of %d partials, received %d", segment.partial_count, partial + 1));
+}
+
+absl::Status CheckChosen(const AttendRequest& request) {
+  uint64_t row_count = 0, chunk_count = 0;
+  for (const AttendSegment& segment : request.segments) row_count += segment.chosen_count;
+  for (const PieceEntry& piece : request.pieces) chunk_count += piece.more;
+  if (row_count <= kChosenRowCountMax && chunk_count <= kChosenChunkCountMax)
+    return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("attend: %d chosen rows of %d chunks, limits "
+                      "%d and %d",
+                      row_count, chunk_count, kChosenRowCountMax, kChosenChunkCountMax));
 }
 
 template <typename Entry>
@@ -167,7 +184,7 @@ absl::Status DecodeSegments(std::span<const std::byte> slot, const Geometry& geo
                      .subspan(segment.piece_begin, segment.piece_end - segment.piece_begin)));
   }
   PointInto(slot, layout, out);
-  return absl::OkStatus();
+  return CheckChosen(out);
 }
 
 }  // namespace

@@ -11,8 +11,9 @@
 //             for each segment, partial_count times:
 //               o [row_count][d_v] | m f32 [row_count] | l f32 [row_count]
 //
-// A piece entry refers to one chunk. The entries are ordered by segment, then by partial, then by
-// rising ordinal. o is bf16 or f32, as requested; row_count x d_v x 2 is padded to a multiple of 4.
+// A piece entry refers to one chunk, or to consecutive chunks with candidates. The entries are
+// ordered by segment, then by partial, then by rising ordinal. o is bf16 or f32, as requested;
+// row_count x d_v x 2 is padded to a multiple of 4.
 //
 // A partial is an aligned subtree of the fixed tree over chunk ordinals (attention/merge.h). The
 // holder merges the entries of a partial by their ordinals, in f32, and rounds the result once.
@@ -33,6 +34,9 @@ namespace ckv {
 
 inline constexpr uint32_t kSegmentCountMax = 1024;  // segments of one frame
 inline constexpr uint32_t kCopyCountMax = 16;       // distinct position offsets of one segment
+// The limits of one frame's pieces with kChosen: their chunks, and the chosen rows of its segments.
+inline constexpr uint32_t kChosenChunkCountMax = 1u << 17;
+inline constexpr uint32_t kChosenRowCountMax = kIndexCountMax;
 
 // In PieceEntry::index_begin: all rows of the chunk.
 inline constexpr uint32_t kDense = 0xffffffff;
@@ -61,7 +65,7 @@ struct SegmentEntry {
 };
 static_assert(sizeof(SegmentEntry) == 32 && std::is_trivially_copyable_v<SegmentEntry>);
 
-// One chunk that the query rows of one segment attend.
+// One chunk that the query rows of one segment attend, or consecutive ones.
 struct PieceEntry {
   uint32_t handle = 0;   // the ChunkHandle of the session
   uint32_t ordinal = 0;  // the chunk's position in the fixed tree; rises within a partial
@@ -72,7 +76,9 @@ struct PieceEntry {
   uint32_t index_begin = kDense;
   uint32_t k = 0;           // indices per group; 0 if dense or chosen
   uint32_t group_rows = 1;  // query rows that share the indices of one group
-  uint32_t reserved = 0;    // zero
+  // With kChosen, the piece has this many chunks more. Their handles and ordinals follow one
+  // another: handle + 1 with ordinal + 1, and so on. Otherwise 0.
+  uint32_t more = 0;
 };
 static_assert(sizeof(PieceEntry) == 32 && std::is_trivially_copyable_v<PieceEntry>);
 

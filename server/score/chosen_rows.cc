@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <span>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "proto/base/status.h"
@@ -41,24 +42,29 @@ void ChosenRows::AddRowsOf(const Candidates::Rows& chunk, PieceEntry& piece) {
   piece.k = static_cast<uint32_t>(rows_.size()) - piece.index_begin;
 }
 
-// Moves the pieces of a segment that have chosen rows to `kept`, and one of each other partial.
-absl::Status ChosenRows::KeepPieces(const Candidates& candidates, const Session& session,
-                                    AttendRequest& request, const AttendSegment& segment,
-                                    uint32_t& kept) {
-  const uint32_t kept_begin = kept;
-  for (uint32_t i = segment.piece_begin; i < segment.piece_end; ++i) {
-    PieceEntry piece = request.pieces[i];
+// Adds a chunk's piece. A piece without rows is kept only if its partial has no other.
+void ChosenRows::AddPiece(const PieceEntry& piece) {
+  if (pieces_.size() > segment_begin_ && pieces_.back().partial == piece.partial) {
+    if (piece.k == 0) return;
+    if (pieces_.back().k == 0) pieces_.pop_back();
+  }
+  pieces_.push_back(piece);
+}
+
+absl::Status ChosenRows::AddChunks(const Candidates& candidates, const Session& session,
+                                   const AttendSegment& segment, const PieceEntry& run) {
+  PieceEntry piece = run;
+  piece.more = 0;
+  piece.group_rows = segment.row_count;
+  for (uint32_t i = 0; i <= run.more; ++i) {
+    piece.handle = run.handle + i;
+    piece.ordinal = run.ordinal + i;
     const std::optional<ChunkLocator> chunk = session.handles.Lookup({piece.handle});
     if (!chunk.has_value()) return HandleUnknown(piece.handle);
     const std::optional<Candidates::Rows> rows = candidates.RowsOf(*chunk);
     if (!rows.has_value()) return CandidatesGone(segment.candidates);
     AddRowsOf(*rows, piece);
-    piece.group_rows = segment.row_count;
-    if (kept > kept_begin && request.pieces[kept - 1].partial == piece.partial) {
-      if (piece.k == 0) continue;
-      if (request.pieces[kept - 1].k == 0) --kept;
-    }
-    request.pieces[kept++] = piece;
+    AddPiece(piece);
   }
   return absl::OkStatus();
 }
@@ -70,21 +76,27 @@ absl::Status ChosenRows::Find(const CandidateTable& table, const Session& sessio
                    [](const AttendSegment& segment) { return segment.candidates != 0; })) {
     return absl::OkStatus();
   }
-  uint32_t kept = 0;
+  pieces_.clear();
   for (AttendSegment& segment : request.segments) {
-    const uint32_t kept_begin = kept;
-    if (segment.candidates != 0) {
+    segment_begin_ = pieces_.size();
+    const auto pieces = std::span(request.pieces)
+                            .subspan(segment.piece_begin, segment.piece_end - segment.piece_begin);
+    if (segment.candidates == 0) {
+      pieces_.insert(pieces_.end(), pieces.begin(), pieces.end());
+    } else {
       const Candidates* const candidates = table.Find(session.tenant, segment.candidates);
       CKV_RETURN_IF_ERROR(TakeChosen(candidates, segment));
-      CKV_RETURN_IF_ERROR(KeepPieces(*candidates, session, request, segment, kept));
-    } else {
-      for (uint32_t i = segment.piece_begin; i < segment.piece_end; ++i)
-        request.pieces[kept++] = request.pieces[i];
+      for (const PieceEntry& piece : pieces)
+        CKV_RETURN_IF_ERROR(AddChunks(*candidates, session, segment, piece));
     }
-    segment.piece_begin = kept_begin;
-    segment.piece_end = kept;
+    if (pieces_.size() > kPieceCountMax) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "attend: rows chosen in %d chunks, limit %d", pieces_.size(), kPieceCountMax));
+    }
+    segment.piece_begin = static_cast<uint32_t>(segment_begin_);
+    segment.piece_end = static_cast<uint32_t>(pieces_.size());
   }
-  request.pieces.resize(kept);
+  std::swap(request.pieces, pieces_);
   request.chosen = rows_;
   return absl::OkStatus();
 }

@@ -15,24 +15,28 @@ namespace ckv {
 // Keeps its memory from request to request. Not thread-safe.
 class ChosenRows {
  public:
-  // Gives each piece of `request`, of this session, that attends chosen rows its indices,
-  // ascending, and points request.chosen to them. They are valid until the next call. Pieces
-  // without chosen rows are removed, except one of each partial, because they would only add to the
-  // work.
+  // Turns the pieces of `request`, of this session, that attend chosen rows into pieces of one
+  // chunk each. Gives each its indices, ascending, and points request.chosen to them. They are
+  // valid until the next call. Chunks without chosen rows are left out, except one of each partial,
+  // because they would only add to the work.
   //   OutOfRange          the candidates are not kept, or no longer, or not of a piece's chunk:
   //                       score again.
   //   NotFound            a handle names no chunk.
-  //   InvalidArgument     the token or the number of rows is not of the candidates.
+  //   InvalidArgument     the token or the number of rows is not of the candidates, or they are in
+  //                       more than kPieceCountMax chunks.
   absl::Status Find(const CandidateTable& table, const Session& session, AttendRequest& request);
 
  private:
   absl::Status TakeChosen(const Candidates* candidates, const AttendSegment& segment);
   void AddRowsOf(const Candidates::Rows& chunk, PieceEntry& piece);
-  absl::Status KeepPieces(const Candidates& candidates, const Session& session,
-                          AttendRequest& request, const AttendSegment& segment, uint32_t& kept);
+  absl::Status AddChunks(const Candidates& candidates, const Session& session,
+                         const AttendSegment& segment, const PieceEntry& piece);
+  void AddPiece(const PieceEntry& piece);
 
   std::vector<int32_t> rows_;
-  std::vector<uint32_t> chosen_;  // the rows of the current segment, ascending
+  std::vector<uint32_t> chosen_;    // the rows of the current segment, ascending
+  std::vector<PieceEntry> pieces_;  // the pieces of the request
+  size_t segment_begin_ = 0;        // the current segment's first one
 };
 
 }  // namespace ckv

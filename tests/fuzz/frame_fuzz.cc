@@ -53,6 +53,8 @@ void CheckSegment(const AttendRequest& attend, const AttendSegment& segment,
     CKV_CHECK(piece.copy < segment.copy_count && piece.partial < segment.partial_count);
     partial_count = piece.partial + 1;
     CKV_CHECK((piece.index_begin == kChosen) == (segment.candidates != 0));
+    CKV_CHECK(piece.more == 0 || piece.index_begin == kChosen);
+    CKV_CHECK(piece.handle + piece.more >= piece.handle && piece.more <= kChosenChunkCountMax);
     if (piece.index_begin == kDense || piece.index_begin == kChosen) continue;
     const uint64_t groups = (uint64_t{segment.row_count} + piece.group_rows - 1) / piece.group_rows;
     CKV_CHECK(piece.index_begin + groups * piece.k <= attend.indices.size());

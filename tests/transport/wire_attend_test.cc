@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "proto/index_query.h"
 #include "tests/transport/wire_frame.h"
 
 namespace ckv {
@@ -81,7 +82,7 @@ TEST(WireAttend, Refusals) {
   EXPECT_TRUE(refused([](A& a) { a.segment.copy_count = 3; }));
   EXPECT_TRUE(refused([](A& a) { a.segment.copy_count = kCopyCountMax + 1; }));
   EXPECT_TRUE(refused([](A& a) { a.segment.token = 1; }));
-  EXPECT_TRUE(refused([](A& a) { a.pieces[0].reserved = 1; }));
+  EXPECT_TRUE(refused([](A& a) { a.pieces[0].more = 1; }));
   EXPECT_TRUE(refused([](A& a) { a.pieces[1].copy = 2; }));
   EXPECT_TRUE(refused([](A& a) { a.pieces[1].copy = 0xffffffff; }));
   EXPECT_TRUE(refused([](A& a) { a.pieces[0].k = 1; }));  // dense has no k
@@ -113,6 +114,35 @@ TEST(WireAttend, Refusals) {
   Slot slot(88);
   EXPECT_EQ(DecodeAttendRequest(probe, slot.bytes(), WireGeometry(), out).code(),
             StatusCode::kInvalidArgument);
+}
+
+TEST(WireAttend, AChoiceNamesRunsOfChunks) {
+  const auto code = [](auto change) {
+    AttendFrame attend;
+    attend.segment.candidates = 77;
+    attend.segment.chosen_count = 12;
+    for (PieceEntry& piece : attend.pieces) {
+      piece.index_begin = kChosen;
+      piece.k = 0;
+      piece.group_rows = 1;
+      piece.more = 1;
+    }
+    attend.pieces[1].handle = 90;
+    change(attend);
+    return attend.Code();
+  };
+  using A = AttendFrame;
+  const auto bad = StatusCode::kInvalidArgument;
+  EXPECT_EQ(code([](A&) {}), StatusCode::kOk);
+  EXPECT_EQ(code([](A& a) { a.pieces[0].more = 4; }), StatusCode::kOk) << "ordinals 4 to 8, then 9";
+  EXPECT_EQ(code([](A& a) { a.pieces[0].more = 5; }), bad) << "ordinal 9 twice";
+  EXPECT_EQ(code([](A& a) { a.pieces[1].more = kChosenChunkCountMax - 1; }), StatusCode::kOk);
+  EXPECT_EQ(code([](A& a) { a.pieces[1].more = kChosenChunkCountMax; }), bad) << "both together";
+  EXPECT_EQ(code([](A& a) { a.pieces[1].handle = 0xffffffff; }), bad) << "handles wrap";
+  EXPECT_EQ(code([](A& a) { a.pieces[1].ordinal = 0xffffffff; }), bad) << "ordinals wrap";
+  EXPECT_EQ(code([](A& a) { a.pieces[0].index_begin = kDense; }), bad);
+  EXPECT_EQ(code([](A& a) { a.pieces[0].k = 1; }), bad);
+  EXPECT_EQ(code([](A& a) { a.segment.chosen_count = kIndexTopMax + 1; }), bad);
 }
 
 TEST(WireAttend, ReservedFieldsAreForLaterBuilds) {

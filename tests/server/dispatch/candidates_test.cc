@@ -1,6 +1,8 @@
 // Goal: candidates are kept within their limit, fairly, and a choice among them selects exactly the
 // chosen rows.
 
+#include <algorithm>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -110,6 +112,48 @@ TEST(ChosenRows, AreThoseOfTheirChunksAndAscend) {
   EXPECT_EQ(request.chosen[1], 4);
 }
 
+TEST(ChosenRows, ARunIsItsChunks) {
+  const auto session = MakeSession();
+  CandidateTable table;
+  table.Insert(1, 4, OfRows({{9, 14}, {8, 10}, {7, 18}, {6, 2}}));
+  ChosenRows chosen, chosen_of_run;
+  for (uint32_t count = 0; count <= 4; ++count) {
+    AttendRequest request = ChosenAttend(count), run = request;
+    run.pieces.erase(run.pieces.begin() + 1);
+    run.pieces[0].more = 1;
+    run.segments[0].piece_end = 2;
+    run.segments[1].piece_begin = 2;
+    run.segments[1].piece_end = 3;
+    ASSERT_TRUE(chosen.Find(table, *session, request).ok());
+    ASSERT_TRUE(chosen_of_run.Find(table, *session, run).ok());
+    ASSERT_EQ(run.pieces.size(), request.pieces.size());
+    for (size_t i = 0; i < run.pieces.size(); ++i)
+      EXPECT_EQ(std::memcmp(&run.pieces[i], &request.pieces[i], sizeof(PieceEntry)), 0) << i;
+    for (size_t i = 0; i < 2; ++i) {
+      EXPECT_EQ(run.segments[i].piece_begin, request.segments[i].piece_begin);
+      EXPECT_EQ(run.segments[i].piece_end, request.segments[i].piece_end);
+    }
+    EXPECT_TRUE(std::equal(run.chosen.begin(), run.chosen.end(), request.chosen.begin(),
+                           request.chosen.end()));
+  }
+}
+
+TEST(ChosenRows, RefusesRowsInTooManyChunks) {
+  const auto session = MakeSession();
+  CandidateTable table;
+  table.Insert(1, 4, OfRows({{9, 14}}));
+  ChosenRows chosen;
+  AttendRequest request = ChosenAttend(1);
+  request.segments.resize(kPieceCountMax / 2, request.segments[0]);  // each has two partials
+  request.segments[1] = request.segments[0];
+  ASSERT_TRUE(chosen.Find(table, *session, request).ok());
+  EXPECT_EQ(request.pieces.size(), kPieceCountMax);
+  AttendRequest more = ChosenAttend(1);
+  more.segments.resize(kPieceCountMax / 2 + 1, more.segments[0]);
+  more.segments[1] = more.segments[0];
+  EXPECT_EQ(chosen.Find(table, *session, more).code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST(ChosenRows, RefusesWhatTheCandidatesDoNotHave) {
   CandidateTable table;
   table.Insert(1, 4, OfRows({{9, 14}, {8, 10}}));
@@ -129,6 +173,8 @@ TEST(ChosenRows, RefusesWhatTheCandidatesDoNotHave) {
   EXPECT_EQ(code(session, [](R& r) { r.segments[0].chosen_count = 3; }), bad);
   EXPECT_EQ(code(session, [](R& r) { r.pieces[1].handle = 8; }), absl::StatusCode::kOutOfRange);
   EXPECT_EQ(code(session, [](R& r) { r.pieces[1].handle = 99; }), absl::StatusCode::kNotFound);
+  EXPECT_EQ(code(session, [](R& r) { r.pieces[1].more = 1; }), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(code(session, [](R& r) { r.pieces[1].more = 1000; }), absl::StatusCode::kOutOfRange);
 }
 
 }  // namespace
