@@ -63,6 +63,9 @@ struct OwnRows {
   // sees all.
   const uint32_t* visible = nullptr;
   uint32_t block_count = 0;  // blocks of the cache that holds paged rows
+  // If present, only these of the rows are attended (proto/selection.h). Groups count the segment's
+  // query rows. Indices outside the rows are skipped.
+  Selection selection = {};
 };
 
 inline constexpr size_t kOwnRowsCountMax = 16;
@@ -84,7 +87,17 @@ struct RowLimits {
   bool present() const { return limits != nullptr; }
 };
 
-class Context;  // client/context.h
+class Context;    // client/context.h
+class RowChoice;  // client/row_choice.h
+
+// The rows that each query row attends, as Requester::ChooseRows chose them. Borrowed until Submit
+// returns.
+struct SegmentChoice {
+  const RowChoice* rows = nullptr;
+  // Query rows of group g attend the rows of token token_begin + g.
+  uint32_t token_begin = 0;
+  uint32_t group_rows = 1;  // query rows of one token: its heads
+};
 
 // Consecutive query rows of one context.
 struct Segment {
@@ -93,8 +106,10 @@ struct Segment {
   const Context* context = nullptr;
   // Indices count the rows of the context, chunk by chunk in the order of its spec. -1 is skipped;
   // any other index outside the context is InvalidArgument. Lists are per group of the segment's
-  // rows. Own rows are not selected: all visible ones are attended.
+  // rows. Own rows have their own selection.
   Selection selection = {};
+  // Instead of a selection.
+  SegmentChoice choice = {};
   // Groups count the segment's rows. Own rows have their own limits (OwnRows::visible).
   RowLimits row_limits = {};
   // Merged after the context's chunks, one after another. At most kOwnRowsCountMax.

@@ -14,13 +14,13 @@
 #include "client/call/map.h"
 #include "client/call/ticket_state.h"
 #include "client/explain.h"
-#include "client/holders/lane_pinning.h"
 #include "client/holders/session_opener.h"
 #include "client/live_costs.h"
 #include "client/paged/fetch_into.h"
 #include "client/plan/layer_call.h"
 #include "client/prefetch/mapped_rows.h"
 #include "client/prefetch/prefetcher.h"
+#include "client/prefetch/step_costs.h"
 #include "client/remeasure.h"
 #include "proto/base/status.h"
 #include "proto/host/lock_checks.h"
@@ -72,21 +72,10 @@ struct Requester::State {
             });
           });
         }) {
-    link_options.requester = options.id;
-    link_options.host_identity = HostIdentity();
-    link_options.clock = options.clock;
-    link_options.fabrics = options.fabrics;
-    link_options.shape = options.lane_shape;
-    link_options.connect_timeout = options.connect_timeout;
-    link_options.forced = options.fabric;
-    link_options.rdma_fallback = options.rdma_fallback;
+    link_options = LinkOptionsOf(options);
     link_options.counters = &counters;
-    link_options.oracle = options.oracle;
     link_options.here = &costs.live_here();
     link_options.calls = &costs.live_calls();
-    link_options.backend = options.backend;
-    link_options.slot_pinner = LanePinnerFor(options.backend);
-    link_options.spans = options.spans;
     link_options.opener = &opener;
     if (!options.fabrics.empty()) return;
     own_fabrics.push_back(NewShmFabric(options.clock));
@@ -115,11 +104,30 @@ struct Requester::State {
       route->tries = context.tries;
       HedgedAttend hedged(&attempts, clock);
       absl::Status status = hedged.Run(context, *route, checked_buffers, report);
+      if (absl::IsOutOfRange(status) && context.segments.HasCandidates()) {
+        status = context.chooser.FindAgain(*route, context.segments);
+        if (status.ok()) status = hedged.Run(context, *route, checked_buffers, report);
+      }
       if (!status.ok()) corpora = CorporaOf(*route);
       context.segments.Clear();
       return {.status = std::move(status), .corpora = corpora};
     };
     return attempts.Run(/*corpus=*/nullptr, call.deadline, attend, call.trace);
+  }
+
+  // Calls `select` with a call context. `state` is that of the call's context of chunks.
+  absl::Status Select(const SelectRowsCall& call, const std::shared_ptr<const ContextState>& state,
+                      absl::FunctionRef<absl::Status(CallContext&, const RowSelection&)> select) {
+    if (state == nullptr || state->closed())
+      return absl::FailedPreconditionError("select: the context is closed");
+    counters.selections.fetch_add(1, std::memory_order_relaxed);
+    CallCorpora corpora;
+    for (const auto& corpus : state->corpora()) corpora.push_back(corpus.get());
+    const auto run = [&](CallContext& context) -> AttemptResult {
+      const auto cached = ReachesLocalRows(*link_options.backend) ? state->cached() : nullptr;
+      return {.status = select(context, {call, *state, cached.get()}), .corpora = corpora};
+    };
+    return attempts.Run(/*corpus=*/nullptr, call.deadline, run, call.trace);
   }
 
   // Runs a call, and counts how long it took if it succeeded.
@@ -219,27 +227,13 @@ struct Requester::State {
     return measured;
   }
 
-  // The terms of one step, and of a prefetch of canonical rows, which rotates nothing.
+  // Returns the cost of one step, and of a prefetch.
   absl::StatusOr<StepCost> Cost(const PrefetcherTools::Work& work) {
     CKV_ASSIGN_OR_RETURN(DecisionInput input, costs.KnownInput({.corpus = work.corpus,
                                                                 .chunks = work.chunks,
                                                                 .query_rows = work.query_rows,
                                                                 .select = work.selected}));
-    // Requests in flight now are mostly the context's own call, and do not predict later ones.
-    for (Candidate& candidate : input.candidates) candidate.in_flight = candidate.concurrent = 0;
-    const Decision step = Decide(input);
-    if (!step.cost(Primitive::kRoute).offered || !step.cost(Primitive::kFetch).offered)
-      return absl::UnavailableError("no holder of a chunk can be asked");
-    input.selected = 0;  // a prefetch takes whole chunks
-    const Decision whole = Decide(input);
-    const CostBreakdown& fetch = whole.cost(Primitive::kFetch);
-    StepCost cost = {.route_us = step.cost(Primitive::kRoute).total_us,
-                     .cached_us = step.cost(Primitive::kFetch).compute_us,
-                     .prefetch_us = fetch.probe_us + fetch.transfer_us,
-                     .prefill_token_us = std::nullopt};
-    if (const CostBreakdown& local = whole.cost(Primitive::kLocal); local.offered)
-      cost.prefill_token_us = local.prefill_us / double(input.tokens);
-    return cost;
+    return StepCostOf(std::move(input));
   }
 
   // Attempts of a FetchInto, counted in `count`.
@@ -400,19 +394,22 @@ absl::Status Requester::Fetch(const FetchCall& call,
 
 absl::Status Requester::SelectRows(const SelectRowsCall& call, std::span<int32_t> rows,
                                    SelectRowsReport* report) {
-  const std::shared_ptr<ContextState> state =
-      call.context == nullptr ? nullptr : call.context->state_;
-  if (state == nullptr || state->closed())
-    return absl::FailedPreconditionError("select: the context is closed");
-  state_->counters.selections.fetch_add(1, std::memory_order_relaxed);
-  CallCorpora corpora;
-  for (const auto& corpus : state->corpora()) corpora.push_back(corpus.get());
-  const auto select = [&](CallContext& context) -> AttemptResult {
-    const std::shared_ptr<const LocalRowTable> cached = state->cached();
-    return {.status = context.selector.Select({call, *state, cached.get()}, rows, report),
-            .corpora = corpora};
-  };
-  return state_->attempts.Run(/*corpus=*/nullptr, call.deadline, select, call.trace);
+  return state_->Select(call, StateOf(call),
+                        [&](CallContext& context, const RowSelection& selection) {
+                          return context.selector.Select(selection, rows, report);
+                        });
+}
+
+absl::StatusOr<RowChoice> Requester::ChooseRows(const SelectRowsCall& call,
+                                                SelectRowsReport* report) {
+  RowChoice choice;
+  CKV_RETURN_IF_ERROR(
+      state_->Select(call, StateOf(call), [&](CallContext& context, const RowSelection& selection) {
+        auto made = context.chooser.Choose(selection, call.context->state_, report);
+        if (made.ok()) choice = RowChoice(*std::move(made));
+        return made.status();
+      }));
+  return choice;
 }
 
 absl::Status Requester::FetchSelection(const SelectionCall& call,

@@ -72,6 +72,7 @@
 #include "client/prompt_match.h"
 #include "client/requester_options.h"
 #include "client/requester_stats.h"
+#include "client/row_choice.h"
 #include "client/ticket.h"
 #include "proto/base/clock.h"
 #include "proto/base/span.h"
@@ -271,6 +272,10 @@ class Requester {
   absl::Status SelectRows(const SelectRowsCall& call, std::span<int32_t> rows,
                           SelectRowsReport* report);
 
+  // The same for attends by this requester, which need no list of the rows: holders remember them
+  // (client/row_choice.h). Saves a round trip, and 8 bytes for each row.
+  absl::StatusOr<RowChoice> ChooseRows(const SelectRowsCall& call, SelectRowsReport* report);
+
   // Fetches rows chosen by index. Calls `sink` layer by layer, within a layer chunk by chunk, and
   // within a chunk in the order of the indices. Rows are never rotated. Holders gather the rows of
   // one reply, so distant rows need no more transfers than neighbours.
@@ -366,6 +371,10 @@ class Requester {
   struct State;
   absl::StatusOr<Ticket> Submit(const LayerCall& call, const PartialView& out, AttendReport* report,
                                 bool may_wait);
+  // Returns the context of a call, or null.
+  static std::shared_ptr<ContextState> StateOf(const SelectRowsCall& call) {
+    return call.context == nullptr ? nullptr : call.context->state_;
+  }
   explicit Requester(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_format.h"
+#include "client/holders/lane_opener.h"
 #include "client/holders/lane_pinning.h"
 #include "proto/base/status.h"
 
@@ -36,6 +37,23 @@ absl::Status ValidateRequesterOptions(const RequesterOptions& options) {
         "requester: fabric %s is not among its fabrics", FabricName(*options.fabric)));
   }
   return ValidateLaneShape(options.lane_shape);
+}
+
+LinkOptions LinkOptionsOf(const RequesterOptions& options) {
+  LinkOptions of;
+  of.requester = options.id;
+  of.host_identity = HostIdentity();
+  of.clock = options.clock;
+  of.fabrics = options.fabrics;
+  of.shape = options.lane_shape;
+  of.connect_timeout = options.connect_timeout;
+  of.forced = options.fabric;
+  of.rdma_fallback = options.rdma_fallback;
+  of.oracle = options.oracle;
+  of.backend = options.backend;
+  of.slot_pinner = LanePinnerFor(options.backend);
+  of.spans = options.spans;
+  return of;
 }
 
 }  // namespace ckv

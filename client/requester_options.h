@@ -91,4 +91,8 @@ struct RequesterOptions {
 //                       or the backend cannot use lanes' memory; names the option.
 absl::Status ValidateRequesterOptions(const RequesterOptions& options);
 
+struct LinkOptions;  // client/holders/lane_opener.h
+// For the requester: returns the options of its links that these name.
+LinkOptions LinkOptionsOf(const RequesterOptions& options);
+
 }  // namespace ckv

@@ -38,7 +38,9 @@ uint64_t OwnPairs(const RouteCall& call) {
   uint64_t pairs = 0;
   for (const RouteSegment& segment : call.segments) {
     for (const OwnRows& own : segment.own) {
-      if (own.visible == nullptr) {
+      if (own.selection.present()) {
+        pairs += uint64_t{segment.row_count} * own.selection.k;
+      } else if (own.visible == nullptr) {
         pairs += uint64_t{segment.row_count} * own.rows.count;
       } else {
         for (uint32_t i = 0; i < segment.row_count; ++i)
@@ -73,8 +75,7 @@ bool LocalAttend::Reserve(const PlannedUnit& unit, const AttendedChunk& attended
   const uint64_t bytes = reserved_bytes_ + unit.row_count * row_bytes;
   if (bytes > kCachedBytesMax) return false;
   reserved_bytes_ = bytes;
-  cached_pairs_ +=
-      uint64_t{unit.row_count} * (attended.index_begin == kDense ? chunk.token_count : attended.k);
+  cached_pairs_ += uint64_t{unit.row_count} * attended.row_count(chunk.token_count);
   return true;
 }
 
@@ -201,6 +202,7 @@ void LocalAttend::AddOwnPieces(const StreamOrder& order) {
       piece.q = call.q.Rows(segment.row_begin, segment.row_count);
       piece.rows = own.rows;
       if (order.HasWaitedFor(own.rows.after)) piece.rows.after = nullptr;
+      piece.selection = own.selection;
       piece.row_limits = own.visible;
       piece.precision = PrecisionOf(call.precision, call.wire);
       pieces_.push_back(piece);

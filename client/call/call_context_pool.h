@@ -18,6 +18,7 @@
 #include "client/call/exchange.h"
 #include "client/call/fetch.h"
 #include "client/call/route.h"
+#include "client/call/row_chooser.h"
 #include "client/call/row_selector.h"
 #include "client/context/context_cache.h"
 #include "client/holders/link_table.h"
@@ -50,6 +51,7 @@ struct CallContext {
   Router router;
   Fetcher fetcher;
   RowSelector selector;
+  RowChooser chooser{&selector};
   ContextCache contexts;
   LayerCallSegments segments;  // segments of the call in progress
   CallTries* tries = nullptr;  // belongs to the call in progress (Attempts)

@@ -49,6 +49,9 @@ void HedgedAttend::Take(CallContext& context, const RouteCall& call) {
 }
 
 void HedgedAttend::Watch() {
+  // Other holders do not have the candidates of a choice.
+  const auto has_choice = [](const RouteSegment& segment) { return segment.choice != nullptr; };
+  if (std::any_of(call_.segments.begin(), call_.segments.end(), has_choice)) return;
   hedge_at_ = context_->router.late_at();
   if (hedge_at_ == kInstantMax) return;
   hedge_at_ = std::max(hedge_at_, context_->router.posted() + kAfterMin);

@@ -27,6 +27,7 @@ namespace ckv {
 //   * after the time in which its holders answer 95 of 100 attempts of its size (LateRounds). Not
 //     before kAfterMin: until then, a late reply mostly waits for a processor, as a replica's would
 //   * if replicas that have not failed recently can give all the replies that are missing
+//   * if no segment has a choice of rows: only the holders that scored them have the candidates
 //   * within the budgets of hedges and of retries (Attempts::TakeHedge): at most one call in 20.
 //     None is hedged soon after a holder was overloaded.
 // From then on, later calls avoid the late holders until they answer. An attempt that is refused a

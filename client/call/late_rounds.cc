@@ -17,8 +17,7 @@ void LateRounds::Begin(Instant posted) {
     const auto chunks = call.segments[unit.segment].context->chunks();
     for (const AttendedChunk& attended : planned_.plan.AttendedBy(unit)) {
       if (attended.peer_index == kCachedPeerIndex) continue;
-      const uint32_t rows =
-          attended.index_begin == kDense ? chunks[attended.context_index].token_count : attended.k;
+      const uint32_t rows = attended.row_count(chunks[attended.context_index].token_count);
       rounds_[attended.peer_index].pairs += uint64_t{unit.row_count} * rows;
     }
   }

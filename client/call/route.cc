@@ -27,14 +27,18 @@ void CountPairs(const PlannedCall& planned, AttendReport& report) {
   for (const PlannedUnit& unit : planned.plan.units()) {
     const RouteSegment& segment = planned.call.segments[unit.segment];
     for (const AttendedChunk& chunk : planned.plan.AttendedBy(unit)) {
-      const uint32_t rows = chunk.index_begin == kDense
-                                ? segment.context->chunks()[chunk.context_index].token_count
-                                : chunk.k;
+      const uint32_t rows =
+          chunk.row_count(segment.context->chunks()[chunk.context_index].token_count);
       (chunk.peer_index == kCachedPeerIndex ? report.cached_pairs : report.routed_pairs) +=
           uint64_t{unit.row_count} * rows;
     }
   }
   report.own_pairs += OwnPairs(planned.call);
+}
+
+// The chosen rows must be found again (HedgedAttend).
+absl::Status CandidatesElsewhere() {
+  return absl::OutOfRangeError("attend: chosen rows are no longer where they were scored");
 }
 
 void CountCall(const RouteCall& call, bool requested, Duration took, Duration lost,
@@ -124,7 +128,7 @@ absl::Status Router::ChooseAndConnect() {
   local_.Begin();
   links_.BeginAttempt();
   for (const RouteSegment& segment : call.segments) {
-    const ReplicaWork work = {Primitive::kRoute, call.q.count, segment.selection.k, call.wire};
+    const ReplicaWork work = {Primitive::kRoute, call.q.count, segment.selected_count(), call.wire};
     for (const std::shared_ptr<const Corpus>& corpus : segment.context->corpora())
       CKV_RETURN_IF_ERROR(links_.AddCorpus(corpus, work).status());
   }
@@ -144,12 +148,14 @@ absl::Status Router::FindHandles(const PlannedUnit& unit) {
       ReachesLocalRows(stream_.backend()) ? call.segments[unit.segment].cached : nullptr;
   for (uint32_t i = unit.attended_begin; i < unit.attended_end; ++i) {
     const ContextChunk& chunk = context.chunks()[attended[i].context_index];
+    const bool chosen = attended[i].index_begin == kChosen;
     const LocalRows* const rows =
-        cached == nullptr ? nullptr : (*cached)[attended[i].context_index].get();
+        cached == nullptr || chosen ? nullptr : (*cached)[attended[i].context_index].get();
     if (rows != nullptr && rows->current() && local_.Reserve(unit, attended[i])) {
       attended[i].peer_index = kCachedPeerIndex;
       continue;
     }
+    if (unit.chosen && !chosen) return CandidatesElsewhere();
     if (chunk.part != part) {
       part = chunk.part;
       group = LinkTable::kNoLink;
@@ -158,7 +164,9 @@ absl::Status Router::FindHandles(const PlannedUnit& unit) {
     // Neighbours mostly have the same holders.
     if (chunk_links->group_of_chunk[chunk.ordinal] != group) {
       group = chunk_links->group_of_chunk[chunk.ordinal];
-      link = &links_.Choose(*chunk_links, chunk.ordinal);
+      link = chosen ? ChooseCandidatesOf(unit, attended[i], *chunk_links, chunk)
+                    : &links_.Choose(*chunk_links, chunk.ordinal);
+      if (link == nullptr) return CandidatesElsewhere();
       peer_index = exchange_.Add(*link);
       CKV_RETURN_IF_ERROR(AddPeer(*link, peer_index));
     }
@@ -172,6 +180,15 @@ absl::Status Router::FindHandles(const PlannedUnit& unit) {
     attended[i].handle = *handle;
   }
   return absl::OkStatus();
+}
+
+// Returns the link to the holder that has the candidates of a chunk, or null.
+HolderLink* Router::ChooseCandidatesOf(const PlannedUnit& unit, const AttendedChunk& attended,
+                                       LinkTable::ChunkLinks& chunk_links,
+                                       const ContextChunk& chunk) {
+  const RowChoiceState& choice = *planned_.call.segments[unit.segment].choice;
+  const HolderPeer* const holder = choice.holder(choice.source_of(attended.context_index));
+  return links_.ChooseAt(chunk_links, chunk.ordinal, *holder);
 }
 
 // Brings the link up if it is new to this call.
@@ -359,7 +376,7 @@ void Router::CountUses(Duration took) {
     uint32_t own_count = 0;
     for (const OwnRows& own : segment.own) own_count += own.rows.count;
     segment.context->CountCall(
-        {segment.row_count, call.q.count, segment.selection.k, own_count, f32, routed_us});
+        {segment.row_count, call.q.count, segment.selected_count(), own_count, f32, routed_us});
     // A holder returned with another kernel target than the one that attends its cached rows here.
     if (f32 && targets_.differ && local_.cached_pairs() > 0) segment.context->LookNow();
   }

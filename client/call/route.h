@@ -49,8 +49,9 @@ class Router {
   // only its segments and deadline.
   absl::Status Warm(const RouteCall& call);
 
-  // Starts an attempt. All memory that `call` borrows must not change until Finish or GiveUp. Opens
-  // missing links, which may wait for their holders.
+  // Starts an attempt. OutOfRange, also of Advance, if candidates of a choice are gone. All memory
+  // that `call` borrows must not change until Finish or GiveUp. Opens missing links, which may wait
+  // for their holders.
   absl::Status Begin(const RouteCall& call);
   // Pairs of a query row and a locally cached row that the first Advance will attend, on its
   // thread.
@@ -112,6 +113,8 @@ class Router {
   absl::Status Prepare();
   absl::Status ChooseAndConnect();
   absl::Status FindHandles(const PlannedUnit& unit);
+  HolderLink* ChooseCandidatesOf(const PlannedUnit& unit, const AttendedChunk& attended,
+                                 LinkTable::ChunkLinks& chunk_links, const ContextChunk& chunk);
   absl::Status AddPeer(HolderLink& link, uint32_t peer_index);
   void StartFrames();
   absl::StatusOr<bool> TakeQueries();

@@ -38,7 +38,8 @@ void RouteLearner::Observe(const Exchange::Reply& reply) {
   const uint64_t bytes = frames_.bytes(reply.tag) + reply.bytes.size();
   const Instant now = clock_->Now();
   const PlannedFrame& planned = planned_.plan.frames()[reply.tag];
-  const double kernel_us = planned.index_count == 0 ? ObserveKernel(peer, reply) : 0;
+  const bool dense = planned.index_count + planned.chosen_count == 0;
+  const double kernel_us = dense ? ObserveKernel(peer, reply) : 0;
   const double queue_us = peer.queue.Us(now);
   peer.queue.Take(reply.header.queue_ns, now);
   // A lane over a fabric that is no longer the chosen one reveals nothing about the chosen one.

@@ -53,27 +53,43 @@ RowSelector::~RowSelector() = default;
 
 absl::Status RowSelector::Select(const RowSelection& selection, std::span<int32_t> rows,
                                  SelectRowsReport* report) {
+  const uint32_t tokens = selection.call.queries.tokens, k = selection.call.k;
+  if (rows.size() != size_t{tokens} * k) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "select: the best %d rows of %d tokens into %d numbers", k, tokens, rows.size()));
+  }
+  CKV_RETURN_IF_ERROR(Find(selection, Want::kRows, report));
+  for (uint32_t t = 0; t < tokens; ++t) WriteChosen(OfToken(t), rows.subspan(size_t{t} * k, k));
+  return absl::OkStatus();
+}
+
+ChosenCandidates RowSelector::CandidatesOf(uint32_t source, uint32_t token) const {
+  if (!sources_[source].is_holder()) return {};
+  const size_t request = RequestOf(source, token);
+  return {NumberOf(request), static_cast<uint16_t>(token - requests_[request].token_begin),
+          static_cast<uint16_t>(found(token)[source].chosen_count)};
+}
+
+absl::Status RowSelector::Find(const RowSelection& selection, Want want, SelectRowsReport* report) {
   const Instant begin = clock_->Now();
   report_ = {};
   exchange_.Clear();
   if (begin >= selection.call.deadline)
     return absl::DeadlineExceededError("select: the deadline had passed before anything was sent");
-  CKV_RETURN_IF_ERROR(Check(selection, rows));
-  absl::Status status = FindCandidates(selection);
+  CKV_RETURN_IF_ERROR(Check(selection));
+  absl::Status status = FindCandidates(selection, want);
   for (uint32_t again = 0; absl::IsOutOfRange(status) && again < kScoreAgainMax; ++again)
-    status = FindCandidates(selection);
+    status = FindCandidates(selection, want);
   // The holder is overloaded, and another may not be.
   if (absl::IsOutOfRange(status)) return absl::ResourceExhaustedError(status.message());
   CKV_RETURN_IF_ERROR(status);
-  for (uint32_t t = 0; t < selection.call.queries.tokens; ++t)
-    WriteChosen(OfToken(t), rows.subspan(size_t{t} * selection.call.k, selection.call.k));
   report_.holder_count = static_cast<uint32_t>(exchange_.peer_count());
   report_.elapsed = clock_->Now() - begin;
   if (report != nullptr) *report = report_;
   return absl::OkStatus();
 }
 
-absl::Status RowSelector::Check(const RowSelection& selection, std::span<int32_t> rows) const {
+absl::Status RowSelector::Check(const RowSelection& selection) const {
   const Geometry& geometry = selection.context.geometry();
   const uint32_t tokens = selection.call.queries.tokens;
   if (!geometry.index.has_value()) {
@@ -85,11 +101,10 @@ absl::Status RowSelector::Check(const RowSelection& selection, std::span<int32_t
         absl::StrFormat("select: layer %d of %d", selection.call.layer, geometry.layers));
   }
   if (tokens == 0 || selection.call.k == 0 || selection.call.k > kIndexTopMax ||
-      selection.call.queries.q == nullptr || selection.call.queries.weights == nullptr ||
-      rows.size() != size_t{tokens} * selection.call.k) {
+      selection.call.queries.q == nullptr || selection.call.queries.weights == nullptr) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("select: the best %d rows of %d tokens into %d numbers, k must be 1 to %d",
-                        selection.call.k, tokens, rows.size(), kIndexTopMax));
+        absl::StrFormat("select: the best %d rows of %d tokens, k must be 1 to %d",
+                        selection.call.k, tokens, kIndexTopMax));
   }
   if (selection.call.own_scores.size() % tokens != 0) {
     return absl::InvalidArgumentError(absl::StrFormat("select: %d scores of own rows of %d tokens",
@@ -102,14 +117,14 @@ absl::Status RowSelector::Check(const RowSelection& selection, std::span<int32_t
 }
 
 // OutOfRange if a holder dropped candidates before they were read.
-absl::Status RowSelector::FindCandidates(const RowSelection& selection) {
+absl::Status RowSelector::FindCandidates(const RowSelection& selection, Want want) {
   exchange_.Clear();
   CKV_RETURN_IF_ERROR(FindSources(selection));
   CKV_RETURN_IF_ERROR(PlanScores(selection));
   exchange_.Start(selection.call.deadline);
   absl::Status status = AskScores(selection);
   if (status.ok()) status = ReadMore(selection);
-  if (status.ok()) status = ReadRows(selection);
+  if (status.ok()) status = ReadRows(selection, want);
   if (!status.ok()) exchange_.GiveUp();
   return status;
 }
@@ -120,6 +135,7 @@ absl::Status RowSelector::FindSources(const RowSelection& selection) {
   const ContextState& context = selection.context;
   sources_.clear();
   here_.clear();
+  source_of_chunk_.assign(context.chunks().size(), 0);
   links_.BeginAttempt();
   for (const auto& corpus : context.corpora())
     CKV_RETURN_IF_ERROR(links_.AddCorpus(corpus, {Primitive::kRoute}).status());
@@ -179,6 +195,7 @@ absl::Status RowSelector::AddChunk(const RowSelection& selection, uint32_t chunk
   }
   const auto handle = links_.HandleOf(chunk_links, of.ordinal, selection.call.deadline);
   if (!handle.ok()) return links_.Fail(link, handle.status());
+  source_of_chunk_[chunk] = 1 + peer_index;
   ScoreSource& source = sources_[1 + peer_index];
   source.AddChunk(of.token_count, first_row);
   source.AddHandle(*handle);
@@ -376,21 +393,27 @@ absl::Status RowSelector::ReadMore(const RowSelection& selection) {
   return absl::OkStatus();
 }
 
-absl::Status RowSelector::ReadRows(const RowSelection& selection) {
+absl::Status RowSelector::ReadRows(const RowSelection& selection, Want want) {
+  const uint32_t tokens = selection.call.queries.tokens, k = selection.call.k;
   readings_.clear();
-  for (uint32_t t = 0; t < selection.call.queries.tokens; ++t) {
+  for (uint32_t t = 0; t < tokens; ++t) {
     if (alone()) {
       for (TokenScores& scores : OfToken(t)) scores.above_count = scores.candidate_count;
     } else {
-      ChooseCandidates(OfToken(t), selection.call.k);
+      ChooseCandidates(OfToken(t), k);
     }
+    if (want == Want::kCounts && !HasTies(OfToken(t), k)) continue;
     for (uint32_t s = 0; s < sources_.size(); ++s) {
-      const uint32_t count = at(t, s).above_count + at(t, s).tie_count;
+      const TokenScores& scores = at(t, s);
+      const uint32_t begin = want == Want::kRows ? 0 : scores.above_count;
+      const uint32_t count = scores.above_count + scores.tie_count - begin;
       if (sources_[s].is_holder() && count != 0)
-        AddReading({s, t, 0, count, CandidatesPart::kRows});
+        AddReading({s, t, begin, count, CandidatesPart::kRows});
     }
   }
-  return readings_.empty() ? absl::OkStatus() : Read(selection);
+  if (!readings_.empty()) CKV_RETURN_IF_ERROR(Read(selection));
+  for (uint32_t t = 0; t < tokens; ++t) SettleTies(OfToken(t), k);
+  return absl::OkStatus();
 }
 
 // Adds a reading, cut to what replies hold.

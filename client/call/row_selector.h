@@ -16,6 +16,7 @@
 #include "client/call/score_source.h"
 #include "client/calls.h"
 #include "client/context/context_state.h"
+#include "client/context/row_choice_state.h"
 #include "client/holders/link_table.h"
 #include "proto/base/clock.h"
 #include "transport/wire_score.h"
@@ -33,7 +34,8 @@ struct RowSelection {
 //
 //   1  Each holder scores its keys, and returns the best scores. This host scores its own.
 //   2  If a holder returned fewer than may belong to the best of all, it is asked for more.
-//   3  The rows of the candidates that belong to the best of all are read.
+//   3  The rows of the candidates that belong to the best of all are read, or those of equal
+//   scores.
 class RowSelector {
  public:
   RowSelector(const LinkOptions* options, LinkTable* links, Exchange* exchange);
@@ -43,6 +45,25 @@ class RowSelector {
   // be null.
   absl::Status Select(const RowSelection& selection, std::span<int32_t> rows,
                       SelectRowsReport* report);
+
+  // The rows of the chosen candidates, or their counts alone.
+  enum class Want : uint8_t { kRows, kCounts };
+  // Finds how many candidates of each source are chosen, for each token. The functions below return
+  // the result, until the next call.
+  absl::Status Find(const RowSelection& selection, Want want, SelectRowsReport* report);
+  // This host, the holders, and the caller's own rows if there are any.
+  std::span<const ScoreSource> sources() const { return sources_; }
+  // The result for one token, by source.
+  std::span<const TokenScores> found(uint32_t token) const {
+    return std::span(scores_).subspan(token * sources_.size(), sources_.size());
+  }
+  // The source of each chunk of the context.
+  std::span<const uint32_t> source_of_chunk() const { return source_of_chunk_; }
+  // The chosen candidates of a source that is a holder; none of others.
+  ChosenCandidates CandidatesOf(uint32_t source, uint32_t token) const;
+  const HolderPeer& holder(const ScoreSource& source) const {
+    return exchange_.link(source.peer_index).peer();
+  }
 
  private:
   // A request for scores of some of the tokens.
@@ -65,8 +86,8 @@ class RowSelector {
   using Write = absl::FunctionRef<RequestHeader(size_t request, std::span<std::byte> slot)>;
   using Take = absl::FunctionRef<absl::Status(size_t request, const Exchange::Reply& reply)>;
 
-  absl::Status Check(const RowSelection& selection, std::span<int32_t> rows) const;
-  absl::Status FindCandidates(const RowSelection& selection);
+  absl::Status Check(const RowSelection& selection) const;
+  absl::Status FindCandidates(const RowSelection& selection, Want want);
   absl::Status FindSources(const RowSelection& selection);
   absl::Status AddChunk(const RowSelection& selection, uint32_t chunk,
                         LinkTable::ChunkLinks& chunk_links);
@@ -76,7 +97,7 @@ class RowSelector {
   absl::Status TakeScores(const Scoring& request, uint32_t k, std::span<const std::byte> body);
   void ScoreHere(const RowSelection& selection);
   absl::Status ReadMore(const RowSelection& selection);
-  absl::Status ReadRows(const RowSelection& selection);
+  absl::Status ReadRows(const RowSelection& selection, Want want);
   void AddReading(Reading reading);
   absl::Status Read(const RowSelection& selection);
   absl::Status TakeMore(const Reading& reading, std::span<const std::byte> body);
@@ -112,8 +133,9 @@ class RowSelector {
   // The call in progress.
   // This host, the holders by peer index, and the caller's own rows if there are any.
   std::vector<ScoreSource> sources_;
-  std::vector<IndexKeyRun> here_;    // local keys, as rows of their source
-  std::vector<TokenScores> scores_;  // [tokens][sources]
+  std::vector<uint32_t> source_of_chunk_;  // [chunks of the context]
+  std::vector<IndexKeyRun> here_;          // local keys, as rows of their source
+  std::vector<TokenScores> scores_;        // [tokens][sources]
   std::vector<Scoring> requests_;
   std::vector<SourcePlan> plans_;  // [sources]
   std::vector<Reading> readings_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <utility>
 
 namespace ckv {
 namespace {
@@ -67,16 +68,32 @@ void ChooseCandidates(std::span<TokenScores> sources, uint32_t k) {
   }
 }
 
-void WriteChosen(std::span<const TokenScores> sources, std::span<int32_t> out) {
-  std::vector<uint32_t> rows, ties;
-  for (const TokenScores& source : sources) {
-    const auto tie = source.rows.begin() + source.above_count;
-    rows.insert(rows.end(), source.rows.begin(), tie);
-    ties.insert(ties.end(), tie, tie + source.tie_count);
+bool HasTies(std::span<const TokenScores> sources, uint32_t k) {
+  uint64_t count = 0;
+  for (const TokenScores& source : sources) count += source.above_count + source.tie_count;
+  return count > k;
+}
+
+void SettleTies(std::span<TokenScores> sources, uint32_t k) {
+  const bool has_ties = HasTies(sources, k);
+  uint64_t above = 0;
+  std::vector<std::pair<uint32_t, TokenScores*>> ties;  // the row and its source
+  for (TokenScores& source : sources) {
+    above += source.above_count;
+    source.chosen_count = source.above_count + (has_ties ? 0 : source.tie_count);
+    for (uint32_t i = 0; has_ties && i < source.tie_count; ++i)
+      ties.emplace_back(source.rows[source.above_count + i], &source);
   }
+  // A source lists equal scores by their rows, so its chosen ones come first.
   std::sort(ties.begin(), ties.end());
-  ties.resize(std::min(ties.size(), out.size() - rows.size()));
-  rows.insert(rows.end(), ties.begin(), ties.end());
+  ties.resize(std::min<size_t>(ties.size(), k - above));
+  for (const auto& [row, source] : ties) ++source->chosen_count;
+}
+
+void WriteChosen(std::span<const TokenScores> sources, std::span<int32_t> out) {
+  std::vector<uint32_t> rows;
+  for (const TokenScores& source : sources)
+    rows.insert(rows.end(), source.rows.begin(), source.rows.begin() + source.chosen_count);
   std::sort(rows.begin(), rows.end());
   std::fill(std::copy(rows.begin(), rows.end(), out.begin()), out.end(), -1);
 }

@@ -40,6 +40,8 @@ struct TokenScores {
   // `tie_count` have the k-th best score, and some of them may belong to the best, too.
   uint32_t above_count = 0;
   uint32_t tie_count = 0;
+  // Set by SettleTies: so many of the first candidates are among the best of all.
+  uint32_t chosen_count = 0;
 
   bool all_known() const { return best.size() == candidate_count; }
 };
@@ -55,8 +57,15 @@ uint32_t MissingScores(const TokenScores& source, float kth_best);
 // missing.
 void ChooseCandidates(std::span<TokenScores> sources, uint32_t k);
 
+// Returns whether the rows of candidates with equal scores decide which of them are chosen.
+bool HasTies(std::span<const TokenScores> sources, uint32_t k);
+
+// Finds which of the candidates with the k-th best score are chosen: the lower rows. If HasTies,
+// `rows` of each source has these candidates.
+void SettleTies(std::span<TokenScores> sources, uint32_t k);
+
 // Writes the chosen rows, ascending, to `out`, [k], and -1 after them. `rows` of each source has
-// its first above_count + tie_count candidates. Among equal scores, lower rows are chosen.
+// its chosen candidates.
 void WriteChosen(std::span<const TokenScores> sources, std::span<int32_t> out);
 
 }  // namespace ckv

@@ -70,8 +70,9 @@ void TicketState::BeginAttempt(bool may_wait) {
   again_at_.reset();
   running_ = true;
   context.links.set_may_wait(may_wait);
-  absl::Status status = hedged_.Begin(context, call_);
-  must_wait_ = !status.ok() && context.links.would_wait();
+  absl::Status status = rows_lost_ ? FindRows(may_wait) : absl::OkStatus();
+  if (status.ok() && !rows_lost_) status = hedged_.Begin(context, call_);
+  must_wait_ = rows_lost_ ? !may_wait : !status.ok() && context.links.would_wait();
   if (must_wait_) {
     hedged_.GiveUp();
     tries_.Leave();
@@ -82,11 +83,24 @@ void TicketState::BeginAttempt(bool may_wait) {
   }
 }
 
+// Finds the rows of choices again, for which it waits for holders.
+absl::Status TicketState::FindRows(bool may_wait) {
+  if (!may_wait) return absl::OkStatus();
+  CKV_RETURN_IF_ERROR((*lease_)->chooser.FindAgain(call_, segments_));
+  rows_lost_ = false;
+  return absl::OkStatus();
+}
+
 // A failed attempt is followed by another, at once or later, or ends the call.
 void TicketState::EndAttempt(absl::Status status) {
   running_ = false;
   CallContext& context = **lease_;
   hedged_.GiveUp();
+  if (absl::IsOutOfRange(status) && segments_.HasCandidates()) {
+    rows_lost_ = true;
+    again_at_ = clock_->Now();
+    return;
+  }
   const CallCorpora corpora = CorporaOf(call_);
   const AttemptResult result = {.status = std::move(status), .corpora = corpora};
   if (attempts_->Cure(context, call_.deadline, result, call_.trace)) {

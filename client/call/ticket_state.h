@@ -52,6 +52,7 @@ struct TicketState {
 
  private:
   void BeginAttempt(bool may_wait);
+  absl::Status FindRows(bool may_wait);
   // Takes a call context if the call has none. If none is free, returns false; once the wait for
   // the holder is over, it also ends the call.
   bool TakeContext();
@@ -68,6 +69,7 @@ struct TicketState {
   AttendReport* const report_;
   bool running_ = false;  // an attempt is under way
   bool must_wait_ = false;
+  bool rows_lost_ = false;  // candidates of a choice are gone: FindAgain before the next attempt
   std::optional<Instant> again_at_;  // start of the next attempt, if there will be one
   CallTries tries_;
   bool done_ = false;

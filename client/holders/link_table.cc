@@ -145,10 +145,8 @@ absl::StatusOr<std::vector<uint32_t>> LinkTable::OrdinalsOf(ChunkLinks& chunk_li
 void LinkTable::Choose(ChunkLinks& chunk_links, const ReplicaWork& work) {
   if (forced_ != nullptr) {
     for (ReplicaGroup& group : chunk_links.groups) {
-      for (uint32_t i = 0; i < group.links.size(); ++i) {
-        if (&chunk_links.links[group.links[i]]->peer() == forced_)
-          group.chosen[size_t(work.primitive)] = i;
-      }
+      const uint32_t place = chunk_links.PlaceOf(group, *forced_);
+      if (place != kNoLink) group.chosen[size_t(work.primitive)] = place;
     }
     chunk_links.rankings[size_t(work.primitive)] = {};
     return;
@@ -199,6 +197,17 @@ HolderLink& LinkTable::Choose(ChunkLinks& chunk_links, uint32_t chunk, bool must
   return chosen.may_open_later() ? UseOpen(chunk_links, group) : chosen;
 }
 
+HolderLink* LinkTable::ChooseAt(ChunkLinks& chunk_links, uint32_t chunk, const HolderPeer& holder) {
+  ReplicaGroup& group = chunk_links.groups[chunk_links.group_of_chunk[chunk]];
+  uint32_t& chosen = group.chosen[size_t(chunk_links.primitive)];
+  const uint32_t place = chunk_links.PlaceOf(group, holder);
+  const bool failed = std::find(tried_.begin(), tried_.end(), &holder) != tried_.end();
+  const bool first = std::exchange(group.requested, chunk_links.last_use) != chunk_links.last_use;
+  if (place == kNoLink || failed || (!first && chosen != place)) return nullptr;
+  chosen = place;
+  return chunk_links.links[group.links[place]];
+}
+
 HolderLink& LinkTable::UseOpen(ChunkLinks& chunk_links, ReplicaGroup& group) {
   uint32_t& ordinal = group.chosen[size_t(chunk_links.primitive)];
   const uint32_t down = group.links[ordinal];
@@ -214,26 +223,12 @@ HolderLink& LinkTable::UseOpen(ChunkLinks& chunk_links, ReplicaGroup& group) {
     const uint32_t i = (group.first + step) % static_cast<uint32_t>(group.links.size());
     HolderLink& other = *chunk_links.links[group.links[i]];
     if (i == ordinal || !may_answer(other)) continue;
-    if (!chosen.OpenLater([&] { return IdsAt(chunk_links, down); })) return chosen;
+    if (!chosen.OpenLater([&] { return chunk_links.IdsAt(down, HolderLink::kResolveCountMax); }))
+      return chosen;
     ordinal = i;
     return other;
   }
   return chosen;
-}
-
-std::vector<ChunkId> LinkTable::IdsAt(const ChunkLinks& chunk_links, uint32_t link) {
-  std::vector<bool> has(chunk_links.groups.size());
-  for (size_t i = 0; i < has.size(); ++i) {
-    const std::vector<uint32_t>& links = chunk_links.groups[i].links;
-    has[i] = std::find(links.begin(), links.end(), link) != links.end();
-  }
-  const std::vector<ChunkPlacement>& chunks = chunk_links.corpus->chunks;
-  std::vector<ChunkId> ids;
-  for (size_t i = 0; i < chunks.size() && ids.size() < HolderLink::kResolveCountMax; ++i) {
-    const uint32_t group = chunk_links.group_of_chunk[i];
-    if (group != kNoLink && has[group]) ids.push_back(chunks[i].id);
-  }
-  return ids;
 }
 
 bool LinkTable::OthersCanBeTried(const HolderPeer& peer,

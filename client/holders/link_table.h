@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "attention/backend.h"
+#include "client/holders/chunk_links.h"
 #include "client/holders/holder_link.h"
 #include "client/holders/replica_choice.h"
 #include "proto/corpus.h"
@@ -42,30 +43,8 @@ class LinkTable {
   void Claim() { role_.Claim(); }
   void AssertHeld() const { role_.AssertHeld(); }
 
-  // The chunks of a corpus and the links that can serve each.
-  struct ChunkLinks {
-    std::shared_ptr<const Corpus> corpus;  // kept, so that no other gets its address
-    std::vector<HolderLink*> links;        // distinct
-    std::vector<ReplicaGroup> groups;
-    std::vector<uint32_t> group_of_chunk;  // kNoLink if the chunk has no tokens
-    std::vector<uint32_t> handles;         // the handle of each chunk
-    // HolderLink::generation when each handle was resolved. 0 means that it was not.
-    std::vector<uint64_t> generations;
-    uint64_t last_use = 0;
-    bool replicated = false;  // a group has a choice of links
-    // When the choices for routes and for fetches were made; the index is a Primitive.
-    std::array<ReplicaRanking, kPrimitiveCount> rankings;
-    // The primitive of the call in progress: kRoute or kFetch.
-    Primitive primitive = Primitive::kRoute;
-
-    // Returns the link chosen for a chunk in the call in progress, as an ordinal in `links`.
-    // Returns kNoLink if the chunk has no tokens, so no holder is queried.
-    uint32_t LinkOf(uint32_t chunk) const {
-      const uint32_t group = group_of_chunk[chunk];
-      return group == kNoLink ? kNoLink : groups[group].Chosen(primitive);
-    }
-  };
-  static constexpr uint32_t kNoLink = 0xffffffff;
+  using ChunkLinks = ckv::ChunkLinks;
+  static constexpr uint32_t kNoLink = ChunkLinks::kNoLink;
 
   // Starts a call, which may take several attempts. No holder counts as failed yet.
   void BeginCall();
@@ -113,6 +92,10 @@ class LinkTable {
   // session is opened meanwhile (client/holders/session_opener.h). Not if it `must_be_chosen`, for
   // a call that only some of the replicas can answer.
   HolderLink& Choose(ChunkLinks& chunk_links, uint32_t chunk, bool must_be_chosen = false);
+
+  // Returns the link of `chunk` to this holder, as Choose. Returns null if the holder does not have
+  // the chunk, has failed this call, or another is already queried for the chunk's group.
+  HolderLink* ChooseAt(ChunkLinks& chunk_links, uint32_t chunk, const HolderPeer& holder);
 
   // Calls HolderLink::EnsureUp for a link of this attempt. If every group that needs the link has
   // another available holder, the link gets half the time that is left, and at most kOpenMax. A
@@ -189,8 +172,6 @@ class LinkTable {
   // Chooses a replica whose link is usable instead of the group's, whose link is not, if there is
   // one that this attempt may use.
   HolderLink& UseOpen(ChunkLinks& chunk_links, ReplicaGroup& group);
-  // Returns the chunks that the holder of a link has, kResolveCountMax at most.
-  static std::vector<ChunkId> IdsAt(const ChunkLinks& chunk_links, uint32_t link);
   // Returns true if every group that was requested from `peer` has another holder that `may_query`
   // accepts.
   bool OthersCanBeTried(const HolderPeer& peer,

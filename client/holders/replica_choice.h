@@ -66,13 +66,13 @@ struct ReplicaTurns {
 
 // Chunks that the same members hold.
 struct ReplicaGroup {
-  // Ordinals in LinkTable::ChunkLinks::links: holders first, then those with leased copies.
+  // Ordinals in ChunkLinks::links: holders first, then those with leased copies.
   std::vector<uint32_t> links;
   uint64_t token_count = 0;
   std::array<uint32_t, kPrimitiveCount> chosen{};  // ordinals in `links`, by Primitive
   std::array<ReplicaTurns, kPrimitiveCount> turns{};
   uint32_t first = 0;      // the first of equals to have a turn; differs between callers
-  uint64_t requested = 0;  // LinkTable::ChunkLinks::last_use of the last call that used it
+  uint64_t requested = 0;  // ChunkLinks::last_use of the last call that used it
 
   uint32_t Chosen(Primitive primitive) const { return links[chosen[size_t(primitive)]]; }
 };

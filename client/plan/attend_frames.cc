@@ -158,8 +158,7 @@ void AttendFrames::AddToFrame(const Cutting& of, uint32_t peer_index, uint32_t s
     ++into.part_end;
     into.row_count += block.row_count;
     into.stored_row_count += uint64_t{split.copy_count} * block.row_count;
-    into.chunk_count += split.chunk_count;
-    into.index_count += split.index_count;
+    AddPieces(split, into);
     into.partial_count += split.node_count;
     into.reply_bytes += static_cast<uint32_t>(PartialBytes(call, split, block.row_count));
   };

@@ -35,8 +35,12 @@ struct PlannedFrame {
   uint32_t part_begin = 0, part_end = 0;
   uint32_t row_count = 0;         // rows of all parts
   uint64_t stored_row_count = 0;  // including their rotated copies
-  uint32_t chunk_count = 0;
+  uint32_t piece_count = 0;
   uint32_t index_count = 0;
+  // For choices, of all parts: rows, chunks, and the most pieces that the holder makes of them.
+  uint32_t chosen_count = 0;
+  uint32_t chosen_chunk_count = 0;
+  uint32_t chosen_piece_count = 0;
   uint32_t partial_count = 0;
   uint32_t reply_bytes = 0;  // bytes of the body
 };

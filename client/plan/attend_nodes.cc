@@ -1,6 +1,7 @@
 // Cuts the chunks of each unit into nodes of the merge tree, and nodes into KV splits, one or more
 // for each holder. Not thread-safe. CutUnit, in order:
 //   FindRanges finds ranges of chunks that one holder has, in one corpus
+//   FindRuns   for a choice, finds chunks that one piece of the wire names
 //   AddNodes   for each corpus, divides the tree until one holder has a whole subtree, and a frame
 //              has space for it
 //   AddNode    adds it to the holder's open split, or to a new one if a frame would hold too few
@@ -63,6 +64,7 @@ absl::Status AttendNodes::CutUnit(const Cutting& of, uint32_t unit_ordinal) {
   unit.split_begin = static_cast<uint32_t>(splits_.size());
   open_split_.assign(of.peers.size(), kNoSplit);
   FindRanges(of, unit);
+  if (unit.chosen) FindRuns(of, unit);
   for (uint32_t begin = unit.attended_begin, end = begin; begin < unit.attended_end; begin = end) {
     const uint32_t part = chunks[of.attended[begin].context_index].part;
     while (end < unit.attended_end && chunks[of.attended[end].context_index].part == part)
@@ -85,6 +87,19 @@ void AttendNodes::FindRanges(const Cutting& of, const PlannedUnit& unit) {
         i + 1 < attended.size() && attended[i].peer_index == attended[i + 1].peer_index &&
         chunks[attended[i].context_index].part == chunks[attended[i + 1].context_index].part;
     range_end_[i] = goes_on ? range_end_[i + 1] : static_cast<uint32_t>(i + 1);
+  }
+}
+
+void AttendNodes::FindRuns(const Cutting& of, const PlannedUnit& unit) {
+  const std::span<const ContextChunk> chunks = ChunksOf(of.call, unit);
+  for (uint32_t i = unit.attended_begin + 1; i < unit.attended_end; ++i) {
+    const AttendedChunk& last = of.attended[i - 1];
+    const ContextChunk& a = chunks[last.context_index];
+    const ContextChunk& b = chunks[of.attended[i].context_index];
+    const bool follows = of.attended[i].handle == last.handle + 1 && b.ordinal == a.ordinal + 1 &&
+                         of.attended[i].peer_index == last.peer_index && a.part == b.part &&
+                         a.rotation == b.rotation;
+    of.attended[i].run = last.run + (follows ? 0 : 1);
   }
 }
 

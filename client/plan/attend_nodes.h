@@ -37,7 +37,9 @@ struct PlannedSplit {
   uint32_t first_node = 0, last_node = 0;
   uint32_t node_count = 0;
   uint32_t chunk_count = 0;
+  uint32_t piece_count = 0;  // one for each chunk, or for a choice, for each run
   uint32_t index_count = 0;
+  uint32_t chosen_count = 0;  // the holder's rows of a choice, of any number of splits; else 0
   uint32_t copy_count = 0;
   std::array<uint32_t, kCopyCountMax> copies = {};  // rotations of the context
 };
@@ -72,6 +74,7 @@ class AttendNodes {
   };
   absl::Status CutUnit(const Cutting& of, uint32_t unit);
   void FindRanges(const Cutting& of, const PlannedUnit& unit);
+  static void FindRuns(const Cutting& of, const PlannedUnit& unit);
   absl::Status AddNodes(const Cutting& of, uint32_t unit, uint32_t begin, uint32_t end);
   void AddLocalNode(PlannedUnit& unit, PlannedNode node);
   bool IsNode(const Cutting& of, const PlannedUnit& unit, uint32_t begin, uint32_t end) const;

@@ -4,6 +4,8 @@
 //                     limit becomes a selection of its first rows
 //   with a selection  AddGroups: a unit for each list of indices, once these are checked.
 //                     ListTouched adds each chunk with a selected row
+//   with a choice     AddChosen: a unit for each token. All chunks of holders with chosen rows,
+//                     whichever have them, and local chunks with chosen rows
 //   otherwise         AddDenseUnit: one unit of all chunks
 
 #include "client/plan/attend_units.h"
@@ -11,6 +13,7 @@
 #include <algorithm>
 #include <bit>
 #include <numeric>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "proto/base/status.h"
@@ -56,6 +59,10 @@ absl::Status AttendUnits::Begin(const RouteCall& call) {
       CKV_RETURN_IF_ERROR(AddLimited(call, i));
       continue;
     }
+    if (segment.choice != nullptr) {
+      CKV_RETURN_IF_ERROR(AddChosen(call, i));
+      continue;
+    }
     if (!segment.selection.present()) {
       CKV_RETURN_IF_ERROR(CheckChunkCount(i, attended_.size() + segment.context->chunks().size()));
       AddDenseUnit(call, i);
@@ -81,15 +88,17 @@ void AttendUnits::AddDenseUnit(const RouteCall& call, uint32_t segment) {
                     .attended_end = begin + count});
 }
 
+void AttendUnits::ReserveChunks(size_t chunk_count) {
+  if (count_.size() >= chunk_count) return;
+  count_.resize(chunk_count);
+  cursor_.resize(chunk_count);
+  touched_.resize(chunk_count / 64 + 1);
+}
+
 // Each group of rows with a list of its own is a unit, so that no list is padded.
 absl::Status AttendUnits::AddGroups(const RouteCall& call, uint32_t segment) {
   const RouteSegment& from = call.segments[segment];
-  const size_t chunk_count = from.context->chunks().size();
-  if (count_.size() < chunk_count) {
-    count_.resize(chunk_count);
-    cursor_.resize(chunk_count);
-    touched_.resize(chunk_count / 64 + 1);
-  }
+  ReserveChunks(from.context->chunks().size());
   const uint32_t group_rows = from.selection.group_rows;
   for (uint32_t row = 0, group = 0; row < from.row_count; ++group) {
     const uint32_t row_count = std::min(group_rows, from.row_count - row);
@@ -177,6 +186,58 @@ absl::Status AttendUnits::AddLimitedUnit(const RouteCall& call, PlannedUnit unit
   unit.attended_end = static_cast<uint32_t>(attended_.size());
   units_.push_back(unit);
   return absl::OkStatus();
+}
+
+absl::Status AttendUnits::AddChosen(const RouteCall& call, uint32_t segment) {
+  const RouteSegment& from = call.segments[segment];
+  const size_t chunk_count = from.context->chunks().size();
+  ReserveChunks(chunk_count);
+  for (uint32_t row = 0, token = from.choice_token; row < from.row_count; ++token) {
+    CKV_RETURN_IF_ERROR(CheckChunkCount(segment, attended_.size() + chunk_count));
+    const uint32_t row_count = std::min(from.choice_group_rows, from.row_count - row);
+    AddChosenUnit(call, {.segment = segment,
+                         .row_begin = from.row_begin + row,
+                         .row_count = row_count,
+                         .chosen = true,
+                         .token = token});
+    row += row_count;
+  }
+  return absl::OkStatus();
+}
+
+// The chunks in which a holder's chosen rows are is not known, so all of its chunks are attended.
+void AttendUnits::AddChosenUnit(const RouteCall& call, PlannedUnit unit) {
+  const ContextState& context = *call.segments[unit.segment].context;
+  const RowChoiceState& choice = *call.segments[unit.segment].choice;
+  places_.clear();
+  for (const uint32_t row : choice.local_rows(unit.token)) {
+    const ContextState::RowPlace place = context.Find(row);
+    ++count_[place.chunk];
+    places_.push_back(place);
+  }
+  chosen_left_.clear();
+  for (uint32_t s = 0; s < choice.source_count(); ++s)
+    chosen_left_.push_back(choice.candidates(unit.token, s).count);
+  auto index_begin = static_cast<uint32_t>(selected_rows_.size());
+  selected_rows_.resize(selected_rows_.size() + places_.size());
+  unit.attended_begin = static_cast<uint32_t>(attended_.size());
+  for (uint32_t chunk = 0; chunk < context.chunks().size(); ++chunk) {
+    const uint32_t source = choice.source_of(chunk);
+    if (!choice.is_local(source)) {
+      if (choice.candidates(unit.token, source).count == 0) continue;
+      attended_.push_back({.context_index = chunk,
+                           .index_begin = kChosen,
+                           .k = std::exchange(chosen_left_[source], 0)});
+    } else if (count_[chunk] != 0) {
+      attended_.push_back({.context_index = chunk, .index_begin = index_begin, .k = count_[chunk]});
+      cursor_[chunk] = index_begin;
+      index_begin += std::exchange(count_[chunk], 0);
+    }
+  }
+  unit.attended_end = static_cast<uint32_t>(attended_.size());
+  for (const ContextState::RowPlace& place : places_)
+    selected_rows_[cursor_[place.chunk]++] = static_cast<int32_t>(place.row);
+  units_.push_back(unit);
 }
 
 // Returns where selected_rows_ has 0 .. count - 1.

@@ -1,7 +1,9 @@
 // Lists what the query rows of a call attend.
 //
-//   unit             query rows that attend the same rows: a segment, one group of its selection,
-//                    or its consecutive rows with one row limit
+//   unit             query rows that attend the same rows: a segment, or some of its rows. Those
+//   are
+//                    one group of a selection, one token of a choice, or consecutive rows with one
+//                    row limit
 //   attended chunk   a chunk that a unit attends, or selected rows of it. Those of one unit are in
 //                    the order of the fixed tree
 
@@ -25,13 +27,21 @@ inline constexpr uint64_t kAttendedChunkCountMax = uint64_t{1} << 22;
 inline constexpr uint32_t kCachedPeerIndex = 0xffffffff;
 
 struct AttendedChunk {
-  uint32_t context_index = 0;     // in the context's chunks
-  uint32_t index_begin = kDense;  // the chunk's selected rows, in the plan's own list
+  uint32_t context_index = 0;  // in the context's chunks
+  // The chunk's selected rows, in the plan's own list. kChosen: rows among its holder's candidates.
+  uint32_t index_begin = kDense;
+  // Selected rows. With kChosen, those of all the holder's chunks, at the first of them; else 0.
   uint32_t k = 0;
   uint32_t copy = 0;  // the rotated copy of the query rows, in the KV split
   // Set by the router before AttendPlan::Cut.
   uint32_t peer_index = 0;
   uint32_t handle = 0;
+  // Set by AttendNodes for kChosen. Chunks of one run have consecutive handles and ordinals, so
+  // that one piece can name them.
+  uint32_t run = 0;
+
+  // The rows that a query row attends of a chunk of this many tokens.
+  uint32_t row_count(uint32_t token_count) const { return index_begin == kDense ? token_count : k; }
 };
 
 struct PlannedUnit {
@@ -39,6 +49,9 @@ struct PlannedUnit {
   uint32_t row_begin = 0, row_count = 0;  // in the call's rows
   uint32_t attended_begin = 0, attended_end = 0;
   bool limited = false;  // has row limits: may mix dense and selected chunks
+  // Attends a token of the segment's choice: chunks have kChosen, and selected rows if local.
+  bool chosen = false;
+  uint32_t token = 0;
   // Set by AttendNodes.
   uint32_t node_begin = 0, node_end = 0;  // in the order of the tree
   uint32_t split_begin = 0, split_end = 0;
@@ -61,10 +74,13 @@ class AttendUnits {
  private:
   void AddDenseUnit(const RouteCall& call, uint32_t segment);
   absl::Status AddGroups(const RouteCall& call, uint32_t segment);
+  void ReserveChunks(size_t chunk_count);
   absl::Status AddGroup(const RouteCall& call, uint32_t segment, uint32_t row_begin,
                         uint32_t row_count, uint32_t group);
   absl::Status AddLimited(const RouteCall& call, uint32_t segment);
   absl::Status AddLimitedUnit(const RouteCall& call, PlannedUnit unit, uint32_t limit);
+  absl::Status AddChosen(const RouteCall& call, uint32_t segment);
+  void AddChosenUnit(const RouteCall& call, PlannedUnit unit);
   uint32_t FirstRows(uint32_t count);
   void ListTouched(PlannedUnit& unit, std::span<const ContextState::RowPlace> places);
 
@@ -82,6 +98,7 @@ class AttendUnits {
   std::vector<uint32_t> count_;                 // [chunks] number of the group's indices
   std::vector<uint64_t> touched_;               // one bit per chunk
   std::vector<uint32_t> cursor_;                // [chunks] position in the selected rows
+  std::vector<uint32_t> chosen_left_;           // [sources of a choice]
 };
 
 }  // namespace ckv

@@ -17,10 +17,17 @@ namespace ckv {
 // heads. A KV split gets fewer chunks rather than fewer rows than this.
 inline constexpr uint32_t kUsefulRowCount = 16;
 
+// Returns the candidates of the holder that has a chunk of a unit of a choice.
+const ChosenCandidates& CandidatesAt(const RouteCall& call, const PlannedUnit& unit,
+                                     const AttendedChunk& chunk);
+
 // Adds a node of these chunks to the split's counts. Returns false if it would need more than
 // kCopyCountMax copies of the query rows; the split is then spoiled.
 bool AddToSplit(const RouteCall& call, const PlannedUnit& unit,
                 std::span<const AttendedChunk> attended, PlannedSplit& split);
+
+// Adds the pieces, indices and chosen rows of a split to a frame.
+void AddPieces(const PlannedSplit& split, PlannedFrame& frame);
 
 // Returns true if a frame of nothing else holds this many rows of the split.
 bool SplitFits(const RouteCall& call, const PlannedSplit& split, const LaneShape& shape,

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "client/plan/frame_buffers.h"
 #include "proto/base/status.h"
 #include "transport/wire_attend.h"
 
@@ -49,6 +50,21 @@ class PartWriter {
     return index_count_ - count - begin;  // modulo 2^32
   }
 
+  // Writes a node of chunks with candidates, one piece for each run.
+  void WriteRuns(const ContextState& context, std::span<const AttendedChunk> attended,
+                 uint32_t partial) {
+    for (size_t begin = 0, end = 0; begin < attended.size(); begin = end) {
+      const AttendedChunk& first = attended[begin];
+      while (end < attended.size() && attended[end].run == first.run) ++end;
+      Append(PieceEntry{.handle = first.handle,
+                        .ordinal = context.chunks()[first.context_index].ordinal,
+                        .partial = partial,
+                        .copy = first.copy,
+                        .index_begin = kChosen,
+                        .more = static_cast<uint32_t>(end - begin - 1)});
+    }
+  }
+
   template <typename Entry>
   void Append(const Entry& entry) {
     std::memcpy(entries_, &entry, sizeof(entry));
@@ -82,7 +98,7 @@ absl::StatusOr<RequestHeader> WriteFrame(const RouteCall& call, const AttendPlan
   const uint32_t d_qk = call.geometry().d_qk;
   const uint32_t part_count = frame.part_end - frame.part_begin;
   const AttendLayout layout =
-      LayOutAttend(part_count, frame.chunk_count, frame.stored_row_count, frame.index_count, d_qk);
+      LayOutAttend(part_count, frame.piece_count, frame.stored_row_count, frame.index_count, d_qk);
   RequestHeader header;
   header.kind = WireKind::kAttend;
   header.flags = static_cast<uint8_t>((call.wire == PartialDtype::kF32 ? kFlagPartialF32 : 0) |
@@ -90,7 +106,7 @@ absl::StatusOr<RequestHeader> WriteFrame(const RouteCall& call, const AttendPlan
   header.row_count = frame.row_count;
   header.layer = static_cast<uint16_t>(call.layer);
   header.segment_count = static_cast<uint16_t>(part_count);
-  header.piece_count = frame.chunk_count;
+  header.piece_count = frame.piece_count;
   header.index_count = frame.index_count;
   header.body_bytes = static_cast<uint32_t>(layout.total_bytes - sizeof(header));
   SetTrace(call.trace, header);
@@ -100,11 +116,20 @@ absl::StatusOr<RequestHeader> WriteFrame(const RouteCall& call, const AttendPlan
   std::byte* segments = slot.data() + layout.segments;
   for (const PlannedPart& part : plan.PartsOf(frame)) {
     const PlannedSplit& split = plan.splits()[part.split];
-    const ContextState& context = *call.segments[plan.units()[split.unit].segment].context;
-    const SegmentEntry segment = {.row_count = part.row_count,
-                                  .piece_count = split.chunk_count,
-                                  .partial_count = split.node_count,
-                                  .copy_count = static_cast<uint16_t>(split.copy_count)};
+    const PlannedUnit& unit = plan.units()[split.unit];
+    const ContextState& context = *call.segments[unit.segment].context;
+    SegmentEntry segment = {.row_count = part.row_count,
+                            .piece_count = split.piece_count,
+                            .partial_count = split.node_count,
+                            .copy_count = static_cast<uint16_t>(split.copy_count)};
+    if (unit.chosen) {
+      const PlannedNode& first = plan.nodes()[split.first_node];
+      const ChosenCandidates& chosen =
+          CandidatesAt(call, unit, plan.attended()[first.attended_begin]);
+      segment.token = chosen.token;
+      segment.chosen_count = chosen.count;
+      segment.candidates = chosen.number;
+    }
     std::memcpy(segments, &segment, sizeof(segment));
     segments += sizeof(segment);
     CKV_RETURN_IF_ERROR(writer.WriteRows(context, split, part, stream));
@@ -113,6 +138,10 @@ absl::StatusOr<RequestHeader> WriteFrame(const RouteCall& call, const AttendPlan
       const PlannedNode& node = plan.nodes()[n];
       const std::span<const AttendedChunk> attended =
           plan.attended().subspan(node.attended_begin, node.attended_end - node.attended_begin);
+      if (unit.chosen) {
+        writer.WriteRuns(context, attended, node.place);
+        continue;
+      }
       const uint32_t moved = writer.WriteIndices(attended, plan.selected_rows());
       for (const AttendedChunk& chunk : attended) {
         PieceEntry entry = {.handle = chunk.handle,

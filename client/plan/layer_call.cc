@@ -1,5 +1,6 @@
 #include "client/plan/layer_call.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -18,11 +19,14 @@ absl::StatusOr<RouteCall> LayerCallSegments::Take(const LayerCall& call, MemoryK
     taken.row_limits = segment.row_limits;
     taken.own = segment.own;
     if (whole != nullptr) continue;
-    if (absl::Status status = TakeContext(segment, call.wire, again); !status.ok()) {
+    absl::Status status = TakeContext(segment, call.wire, again);
+    if (status.ok()) status = TakeChoice(segment.choice);
+    if (!status.ok()) {
       Clear();
       return status;
     }
   }
+  UseKeptRows();
   return RouteCall{.layer = call.layer,
                    .q = call.q,
                    .segments = segments,
@@ -56,6 +60,42 @@ absl::Status LayerCallSegments::TakeContext(const Segment& segment, PartialDtype
   }
   if (contexts.empty() || contexts.back() != state) contexts.push_back(state);
   return absl::OkStatus();
+}
+
+// Takes the choice of the last segment.
+absl::Status LayerCallSegments::TakeChoice(const SegmentChoice& choice) {
+  if (choice.rows == nullptr) return absl::OkStatus();
+  if (choice.rows->state_ == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("attend: the choice of segment %d is empty", segments.size() - 1));
+  }
+  RouteSegment& taken = segments.back();
+  taken.choice = choice.rows->state_.get();
+  taken.choice_token = choice.token_begin;
+  taken.choice_group_rows = choice.group_rows;
+  choices.push_back(choice.rows->state_);
+  return absl::OkStatus();
+}
+
+bool LayerCallSegments::HasCandidates() const {
+  return std::any_of(segments.begin(), segments.end(),
+                     [](const RouteSegment& segment) { return segment.choice != nullptr; });
+}
+
+void LayerCallSegments::UseKeptRows() {
+  for (RouteSegment& segment : segments) {
+    const int32_t* const rows = segment.choice == nullptr ? nullptr : segment.choice->rows();
+    if (rows == nullptr || !CheckChoice(segment).ok()) continue;
+    const uint32_t k = segment.choice->query().k;
+    segment.selection = {rows + size_t{segment.choice_token} * k, k, segment.choice_group_rows};
+    segment.choice = nullptr;
+  }
+}
+
+uint32_t RowChoice::token_count() const { return state_ == nullptr ? 0 : state_->token_count(); }
+
+std::span<const uint32_t> RowChoice::own_rows(uint32_t token) const {
+  return state_->own_rows(token);
 }
 
 LayerCall LayerCallOf(const AttendCall& call, Segment& segment) {

@@ -11,6 +11,7 @@
 #include "client/context.h"
 #include "client/context/context_state.h"
 #include "client/plan/route_call.h"
+#include "client/row_choice.h"
 
 namespace ckv {
 
@@ -20,22 +21,29 @@ struct LayerCallSegments {
   std::vector<RouteSegment> segments;
   std::vector<std::shared_ptr<const ContextState>> contexts;
   std::vector<std::shared_ptr<const LocalRowTable>> cached;  // keeps locally cached rows alive
+  std::vector<std::shared_ptr<const RowChoiceState>> choices;
 
   // Fills the vectors and returns the router's call, whose answer goes to memory of kind
   // `out_memory`. `again` marks a later attempt of a call, which continues even if a context was
   // closed meanwhile. If `whole` is not null, it is the context of all segments, and theirs are not
   // read. It must outlive the call.
-  //   InvalidArgument     a segment has no context.
+  //   InvalidArgument     a segment has no context, or an empty choice.
   //   FailedPrecondition  a context is closed.
   absl::StatusOr<RouteCall> Take(const LayerCall& call, MemoryKind out_memory, bool again = false,
                                  const ContextState* whole = nullptr);
+  // Whether candidates of choices are attended, which may be gone.
+  bool HasCandidates() const;
+  // Attends the rows of choices that have been found again (RowChoiceState::rows) by index.
+  void UseKeptRows();
   void Clear() {
     segments.clear();
     contexts.clear();
     cached.clear();
+    choices.clear();
   }
 
  private:
+  absl::Status TakeChoice(const SegmentChoice& choice);
   absl::Status TakeContext(const Segment& segment, PartialDtype wire, bool again);
 };
 

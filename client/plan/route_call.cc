@@ -1,3 +1,8 @@
+// Checks a call before anything is sent. CheckRouteCall, in order:
+//   contexts   each segment has one, and all are of one geometry
+//   queries    their layer, count, width and memory, and the memory of the answer
+//   segments   they follow one another, and their selections, choices and own rows are valid
+
 #include "client/plan/route_call.h"
 
 #include <string_view>
@@ -48,6 +53,8 @@ absl::Status CheckOwn(const RouteSegment& segment, size_t ordinal, const Geometr
                                                       kOwnRowsCountMax));
   }
   for (const OwnRows& own : segment.own) {
+    if (own.selection.present() && own.selection.group_rows == 0)
+      return absl::InvalidArgumentError("attend: a selection of own rows in groups of 0 rows");
     if (own.rows.count == 0) continue;
     if (own.rows.data == nullptr || own.rows.stride_bytes < geometry.row_bytes()) {
       return absl::InvalidArgumentError(
@@ -108,6 +115,24 @@ absl::Status CheckQueries(const RouteCall& call, const Backend& backend) {
 
 }  // namespace
 
+absl::Status CheckChoice(const RouteSegment& segment) {
+  if (segment.choice == nullptr) return absl::OkStatus();
+  if (segment.selection.present() || segment.row_limits.present()) {
+    return absl::InvalidArgumentError(
+        "attend: a choice and a selection or row limits; set one of them");
+  }
+  if (segment.choice->context() != segment.context)
+    return absl::InvalidArgumentError("attend: the choice is not of the segment's context");
+  const uint32_t group_rows = segment.choice_group_rows;
+  const uint64_t tokens =
+      group_rows == 0 ? 0 : (uint64_t{segment.row_count} + group_rows - 1) / group_rows;
+  if (tokens != 0 && segment.choice_token + tokens <= segment.choice->token_count())
+    return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "attend: %d rows in groups of %d from token %d of a choice, which has %d tokens",
+      segment.row_count, group_rows, segment.choice_token, segment.choice->token_count()));
+}
+
 absl::Status CheckRouteCall(const RouteCall& call, const Backend& backend) {
   if (call.segments.empty()) return absl::InvalidArgumentError("attend: no segments");
   for (size_t i = 0; i < call.segments.size(); ++i) {
@@ -127,6 +152,7 @@ absl::Status CheckRouteCall(const RouteCall& call, const Backend& backend) {
     }
     next_row += segment.row_count;
     CKV_RETURN_IF_ERROR(CheckSelection(segment));
+    CKV_RETURN_IF_ERROR(CheckChoice(segment));
     CKV_RETURN_IF_ERROR(CheckOwn(segment, i, call.geometry(), backend));
   }
   if (next_row == call.q.count) return absl::OkStatus();

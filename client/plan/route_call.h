@@ -13,6 +13,7 @@
 #include "client/calls.h"
 #include "client/context/context_state.h"
 #include "client/context/local_rows.h"
+#include "client/context/row_choice_state.h"
 #include "proto/base/clock.h"
 #include "proto/base/trace_context.h"
 #include "proto/selection.h"
@@ -27,9 +28,17 @@ struct RouteSegment {
   const ContextState* context = nullptr;
   Selection selection = {};
   RowLimits row_limits = {};
+  // A choice of the context's rows; the tokens from choice_token on, each of choice_group_rows
+  // query rows. May be null.
+  const RowChoiceState* choice = nullptr;
+  uint32_t choice_token = 0;
+  uint32_t choice_group_rows = 1;
   std::span<const OwnRows> own = {};
   // The context's locally cached rows, attended locally; null if all rows are routed.
   const LocalRowTable* cached = nullptr;
+
+  // The rows that a query row attends at most; 0 means all.
+  uint32_t selected_count() const { return choice == nullptr ? selection.k : choice->query().k; }
 };
 
 // All pointers must outlive the call.
@@ -63,6 +72,9 @@ struct RouteCall {
 //                       overlap. Contexts have different geometries. `backend` cannot access the
 //                       memory of the query rows, of own rows or of the answer.
 absl::Status CheckRouteCall(const RouteCall& call, const Backend& backend);
+
+// The part of CheckRouteCall for the choice of one segment.
+absl::Status CheckChoice(const RouteSegment& segment);
 
 // Whether `backend` can attend locally cached rows, which are in host memory.
 inline bool ReachesLocalRows(const Backend& backend) {

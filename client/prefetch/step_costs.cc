@@ -4,6 +4,24 @@
 
 namespace ckv {
 
+absl::StatusOr<StepCost> StepCostOf(DecisionInput input) {
+  // Requests in flight now are mostly the context's own call, and do not predict later ones.
+  for (Candidate& candidate : input.candidates) candidate.in_flight = candidate.concurrent = 0;
+  const Decision step = Decide(input);
+  if (!step.cost(Primitive::kRoute).offered || !step.cost(Primitive::kFetch).offered)
+    return absl::UnavailableError("no holder of a chunk can be asked");
+  input.selected = 0;  // a prefetch takes whole chunks
+  const Decision whole = Decide(input);
+  const CostBreakdown& fetch = whole.cost(Primitive::kFetch);
+  StepCost cost = {.route_us = step.cost(Primitive::kRoute).total_us,
+                   .cached_us = step.cost(Primitive::kFetch).compute_us,
+                   .prefetch_us = fetch.probe_us + fetch.transfer_us,
+                   .prefill_token_us = std::nullopt};
+  if (const CostBreakdown& local = whole.cost(Primitive::kLocal); local.offered)
+    cost.prefill_token_us = local.prefill_us / double(input.tokens);
+  return cost;
+}
+
 absl::StatusOr<ContextCost> StepCosts::Of(WatchedContext& watched, const CallShape& shape) {
   const ContextState& context = *watched.context;
   const bool old = options_->clock->Now() > watched.measured_at + kMeasuredAgeMax;

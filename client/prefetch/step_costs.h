@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/context/context_usage.h"
+#include "client/cost/cost_model.h"
 #include "client/prefetch/prefetch_records.h"
 #include "client/prefetch/prefetcher_tools.h"
 #include "proto/base/clock.h"
@@ -15,6 +16,10 @@ struct ContextCost {
   StepCost step;
   bool same_bits = true;  // all holders have this process' kernel target
 };
+
+// Returns the terms of one step, and of a prefetch of canonical rows, which rotates nothing.
+//   Unavailable         a holder of a chunk cannot be queried.
+absl::StatusOr<StepCost> StepCostOf(DecisionInput input);
 
 // Belongs to the deciding thread.
 class StepCosts {

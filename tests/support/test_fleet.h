@@ -112,13 +112,19 @@ class TestFleet : public DirectoryControl, public HolderControlFactory {
   // Publishes `corpus` with chunk i on the holder placement[i], and puts the rows there.
   void Load(const std::string& name, const TestCorpus& corpus,
             const std::vector<size_t>& placement) {
-    Corpus published = corpus.Publish(name, "", {{Name(0)}});
     for (size_t i = 0; i < corpus.chunks.size(); ++i) {
-      published.chunks[i].set_holders({Name(placement[i])});
       const absl::Status put =
           PutChunk(holder(placement[i]).store(), corpus.geometry, corpus.chunks[i]);
       ASSERT_TRUE(put.ok() || absl::IsAlreadyExists(put)) << put;
     }
+    Publish(name, corpus, placement);
+  }
+  // Only publishes it: the holders have the rows.
+  void Publish(const std::string& name, const TestCorpus& corpus,
+               const std::vector<size_t>& placement) {
+    Corpus published = corpus.Publish(name, "", {{Name(0)}});
+    for (size_t i = 0; i < corpus.chunks.size(); ++i)
+      published.chunks[i].set_holders({Name(placement[i])});
     absl::MutexLock lock(&mu_);
     corpora_[name] = published;
   }

@@ -81,6 +81,7 @@ TEST(ChooseCandidates, AreTheBestOfAll) {
         sources[s].rows.push_back(truth[s].rows[i].second);
     }
     std::vector<int32_t> chosen(k, 7), due(k, -1);
+    SettleTies(sources, k);
     WriteChosen(sources, chosen);
     const size_t count = std::min<size_t>(k, all.rows.size());
     for (size_t i = 0; i < count; ++i) due[i] = static_cast<int32_t>(all.rows[i].second);

@@ -8,109 +8,41 @@
 #include <random>
 #include <vector>
 
-#include "attention/score/index_scores.h"
 #include "client/call/row_selector.h"
 #include "gtest/gtest.h"
+#include "tests/client/call/select_rows_fixture.h"
 #include "tests/support/hook_fabric.h"
 #include "tests/support/random_rows.h"
-#include "tests/support/test_fleet.h"
-#include "transport/fabric.h"
 
 namespace ckv {
 namespace {
 
 using test::Cluster;
+using test::Due;
+using test::IndexQuery;
+using test::kHeads;
+using test::kTokenCount;
+using test::SelectRowsTest;
 using test::Soon;
 using test::TestCorpus;
 
-constexpr uint32_t kTokenCount = 5;
-
-struct Query {
-  Query(const IndexShape& shape, uint32_t seed, bool zeros) : rng(seed) {
-    q = test::RandomBf16(size_t{kTokenCount} * shape.heads * shape.dim, rng);
-    weights.resize(size_t{kTokenCount} * shape.heads);
-    std::uniform_real_distribution<float> weight(-1, 1);
-    for (float& w : weights) w = zeros ? 0 : weight(rng);
-  }
-  IndexQueryView View() const {
-    return {IndexQueryDtype::kBf16, reinterpret_cast<const std::byte*>(q.data()), weights.data(),
-            kTokenCount};
-  }
-  std::mt19937 rng;
-  std::vector<uint16_t> q;
-  std::vector<float> weights;
-};
-
-// The selected rows of all tokens, by one that has all keys.
-std::vector<int32_t> Due(const TestCorpus& corpus, const std::vector<uint32_t>& chunks,
-                         uint32_t layer, const Query& query, uint32_t k) {
-  std::vector<std::byte> keys;
-  for (const uint32_t chunk : chunks) {
-    const auto of =
-        std::as_bytes(std::span(corpus.chunks[chunk].layers[corpus.geometry.index_tensor(layer)]));
-    keys.insert(keys.end(), of.begin(), of.end());
-  }
-  const IndexShape& shape = *corpus.geometry.index;
-  WorkerPool pool(1);
-  IndexSearch search(&pool);
-  const IndexKeyRun run = {{.data = keys.data(),
-                            .count = static_cast<uint32_t>(keys.size() / shape.key_bytes()),
-                            .stride_bytes = shape.key_bytes()},
-                           0};
-  search.Run(shape, query.View(), {&run, 1}, k);
-  std::vector<int32_t> due(size_t{kTokenCount} * k, -1);
-  for (uint32_t t = 0; t < kTokenCount; ++t) {
-    const auto best = search.best(t);
-    const auto begin = due.begin() + t * k;
-    for (size_t i = 0; i < best.size(); ++i) begin[i] = static_cast<int32_t>(best[i].row);
-    std::sort(begin, begin + static_cast<ptrdiff_t>(best.size()));
-  }
-  return due;
-}
-
-struct SelectRowsTest : testing::Test {
-  TestCorpus MakeCorpus(std::vector<uint32_t> tokens) {
-    return test::MakeTestCorpus(test::WithIndex(test::TestGeometry()), tokens, 3);
-  }
-  absl::StatusOr<Context> Open(Cluster& cluster, std::span<const ChunkUse> chunks = {},
-                               ContextPolicy policy = ContextPolicy::kRoute) {
-    const ContextPart part = {.corpus = cluster.Resolve(), .chunks = chunks};
-    return cluster.requester->Open({.parts = {&part, 1}, .policy = policy}, Soon());
-  }
-  std::vector<uint32_t> AllChunks(const TestCorpus& corpus) {
-    std::vector<uint32_t> all(corpus.chunks.size());
-    std::iota(all.begin(), all.end(), 0u);
-    return all;
-  }
-  std::unique_ptr<Fabric> fabric = NewLoopbackFabric(Clock::Real());
-};
-
 TEST_F(SelectRowsTest, AreThoseOfAllKeysWhereverTheyAre) {
   const TestCorpus corpus = MakeCorpus({40, 1, 300, 0, 77, 128, 200, 9});
-  std::mt19937 rng(1);
-  for (const size_t holders : {1u, 2u, 5u}) {
-    for (const LaneShape& shape : {LaneShape{}, test::SmallShape(2)}) {
-      Cluster cluster(fabric.get(), holders, shape);
-      std::vector<size_t> placement;
-      for (size_t i = 0; i < corpus.chunks.size(); ++i) placement.push_back(rng() % holders);
-      cluster.fleet.Load("c", corpus, placement);
-      const auto context = Open(cluster);
-      ASSERT_TRUE(context.ok()) << context.status();
-      for (const bool zeros : {false, true}) {  // with zeros, all scores are equal
-        const Query query(*corpus.geometry.index, 7, zeros);
-        for (const uint32_t k : {1u, 64u, 400u, 2000u}) {
-          SelectRowsCall call = {.context = &*context, .layer = 2, .queries = query.View(), .k = k};
-          call.deadline = Soon();
-          std::vector<int32_t> rows(size_t{kTokenCount} * k, 7);
-          SelectRowsReport report;
-          const absl::Status status = cluster.requester->SelectRows(call, rows, &report);
-          ASSERT_TRUE(status.ok()) << status;
-          EXPECT_EQ(rows, Due(corpus, AllChunks(corpus), 2, query, k)) << holders << " " << k;
-          EXPECT_GT(report.bytes_received, 0u);
-        }
+  ForPlacements(corpus, [&](Cluster& cluster, const Context& context) {
+    for (const bool zeros : {false, true}) {  // with zeros, all scores are equal
+      const IndexQuery query(*corpus.geometry.index, 7, zeros);
+      for (const uint32_t k : {1u, 64u, 400u, 2000u}) {
+        SelectRowsCall call = {.context = &context, .layer = 2, .queries = query.View(), .k = k};
+        call.deadline = Soon();
+        std::vector<int32_t> rows(size_t{kTokenCount} * k, 7);
+        SelectRowsReport report;
+        const absl::Status status = cluster.requester->SelectRows(call, rows, &report);
+        ASSERT_TRUE(status.ok()) << status;
+        EXPECT_EQ(rows, Due(corpus, AllChunks(corpus), 2, query, k)) << k;
+        EXPECT_GT(report.bytes_received, 0u);
       }
     }
-  }
+  });
 }
 
 TEST_F(SelectRowsTest, SomeChunksInAnotherOrder) {
@@ -122,7 +54,7 @@ TEST_F(SelectRowsTest, SomeChunksInAnotherOrder) {
   const auto context = Open(cluster, chunks);
   ASSERT_TRUE(context.ok()) << context.status();
   for (const bool zeros : {false, true}) {
-    const Query query(*corpus.geometry.index, 8, zeros);
+    const IndexQuery query(*corpus.geometry.index, 8, zeros);
     SelectRowsCall call = {.context = &*context, .queries = query.View(), .k = 50};
     call.deadline = Soon();
     std::vector<int32_t> rows(size_t{kTokenCount} * 50);
@@ -138,7 +70,7 @@ TEST_F(SelectRowsTest, LocalChunksAreScoredHere) {
   cluster.fleet.Load("c", corpus, {0, 1, 1, 0});
   const auto context = Open(cluster, {}, ContextPolicy::kCache);
   ASSERT_TRUE(context.ok()) << context.status();
-  const Query query(*corpus.geometry.index, 9, false);
+  const IndexQuery query(*corpus.geometry.index, 9, false);
   SelectRowsCall call = {.context = &*context, .layer = 1, .queries = query.View(), .k = 33};
   call.deadline = Soon();
   std::vector<int32_t> rows(size_t{kTokenCount} * 33);
@@ -155,7 +87,7 @@ TEST_F(SelectRowsTest, OwnRowsCompete) {
   cluster.fleet.Load("c", corpus, {0, 1});
   const auto context = Open(cluster);
   ASSERT_TRUE(context.ok()) << context.status();
-  const Query query(*corpus.geometry.index, 10, false);
+  const IndexQuery query(*corpus.geometry.index, 10, false);
   constexpr float kUnseen = -std::numeric_limits<float>::infinity();
   std::vector<float> own;
   for (uint32_t t = 0; t < kTokenCount; ++t) own.insert(own.end(), {1e9f, kUnseen, -1e9f, 1e9f});
@@ -179,7 +111,7 @@ TEST_F(SelectRowsTest, AReplicaAnswersForAHolderThatIsGone) {
   cluster.fleet.Lease("c", corpus, 2, {0, 2});
   const auto context = Open(cluster);
   ASSERT_TRUE(context.ok()) << context.status();
-  const Query query(*corpus.geometry.index, 11, false);
+  const IndexQuery query(*corpus.geometry.index, 11, false);
   SelectRowsCall call = {.context = &*context, .queries = query.View(), .k = 20};
   std::vector<int32_t> rows(size_t{kTokenCount} * 20);
   for (int round = 0; round < 3; ++round) {
@@ -197,12 +129,11 @@ TEST_F(SelectRowsTest, ASelectionIsAttended) {
   cluster.fleet.Load("c", corpus, {0, 1, 1, 0});
   const auto context = Open(cluster);
   ASSERT_TRUE(context.ok()) << context.status();
-  Query query(*corpus.geometry.index, 12, false);
+  IndexQuery query(*corpus.geometry.index, 12, false);
   SelectRowsCall call = {.context = &*context, .layer = 1, .queries = query.View(), .k = 30};
   call.deadline = Soon();
   std::vector<int32_t> rows(size_t{kTokenCount} * 30);
   ASSERT_TRUE(cluster.requester->SelectRows(call, rows, nullptr).ok());
-  constexpr uint32_t kHeads = 4;
   const Geometry& geometry = corpus.geometry;
   const auto q = test::RandomBf16(size_t{kTokenCount} * kHeads * geometry.d_qk, query.rng);
   const Selection selection = {rows.data(), 30, kHeads};
@@ -228,14 +159,14 @@ TEST_F(SelectRowsTest, ASelectionIsAttended) {
 // another requester selects, too.
 TEST_F(SelectRowsTest, DroppedCandidatesAreScoredAgain) {
   const TestCorpus corpus = MakeCorpus({40, 50});
-  const Query query(*corpus.geometry.index, 14, false);
+  const IndexQuery query(*corpus.geometry.index, 14, false);
   int score_count = 0;
   const auto select = [&](Cluster& by) {
     const auto context = Open(by);
     SelectRowsCall call = {.context = &*context, .queries = query.View(), .k = 20};
     call.deadline = Soon();
     std::vector<int32_t> rows(size_t{kTokenCount} * 20);
-    const absl::Status status = by.requester->SelectRows(call, rows, nullptr);
+    absl::Status status = by.requester->SelectRows(call, rows, nullptr);
     if (status.ok()) {
       EXPECT_EQ(rows, Due(corpus, {0, 1}, 0, query, 20));
     }
@@ -276,7 +207,7 @@ TEST_F(SelectRowsTest, RefusesWhatIsNotASelection) {
   cluster.fleet.Load("c", corpus, {0});
   auto context = Open(cluster);
   ASSERT_TRUE(context.ok()) << context.status();
-  const Query query(*corpus.geometry.index, 13, false);
+  const IndexQuery query(*corpus.geometry.index, 13, false);
   const auto code = [&](auto change, size_t size = kTokenCount * 4) {
     SelectRowsCall call = {.context = &*context, .queries = query.View(), .k = 4};
     call.deadline = Soon();
