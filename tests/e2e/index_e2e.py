@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""Goal: index keys of sparse attention are fetched as they were put, from every door and after every move.
+"""Goal: index keys of sparse attention are fetched as they were put, from every door and after every move. The rows that
+they select are those of float64, and so is their attention.
 
 Method: a directory, two holders with folders and a requester. A file with index keys is loaded with two copies, and put
 by Python and by gRPC. Rows and keys are then fetched by Python, gRPC and ckvctl, from both copies, after the holders
@@ -51,6 +52,12 @@ class Indexed(Rows):
         write_safetensors(path, tensors, metadata)
 
 
+def from_e4m3(numpy, values):
+    exponent, mantissa = (values >> 3 & 15).astype(int), (values & 7) / 8
+    size = numpy.where(exponent == 0, mantissa * 2.0 ** -6, (1 + mantissa) * 2.0 ** (exponent - 7))
+    return numpy.where(values & 128, -size, size)
+
+
 class IndexTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -89,6 +96,37 @@ class IndexTest(unittest.TestCase):
         self.assertEqual(self.fetched(corpus, False), [rows.layer_bytes(layer) for layer in range(LAYERS)])
         self.assertEqual(self.fetched(corpus, True), rows.keys)
 
+    def expect_selected(self, corpus, rows):
+        """Selects and attends, by rows and by choice, in both dtypes of queries and with own rows."""
+        numpy, best, tokens = self.numpy, 17, 2
+        rng = numpy.random.default_rng(5)
+        weights = rng.uniform(-1, 1, (tokens, HEADS)).astype(numpy.float32)
+        e4m3 = rng.integers(0, 0x7f, (tokens, HEADS, DIM), numpy.uint8) | rng.integers(0, 2, (tokens, HEADS, DIM), numpy.uint8) << 7
+        bf16 = (rng.normal(size=(tokens, HEADS, DIM)).astype(numpy.float32).view(numpy.uint32) >> 16).astype(numpy.uint16)
+        of_bf16 = (bf16.astype(numpy.uint32) << 16).view(numpy.float32).astype(numpy.float64)
+        attended = (rng.normal(size=(tokens, 2, D_QK)).astype(numpy.float32).view(numpy.uint32) >> 16).astype(numpy.uint16)
+        own_scores = numpy.full((tokens, 3), -numpy.inf, numpy.float32)
+        own_scores[:, 1] = 1e30
+        with self.requester.resolve(corpus, timeout=CALL_S) as found, self.requester.context(found, timeout=CALL_S) as context:
+            for layer in range(LAYERS):
+                keys = numpy.frombuffer(rows.keys[layer], numpy.uint8).reshape(TOKENS, KEY_BYTES)
+                scales = keys[:, DIM:].copy().view(numpy.float32).astype(numpy.float64)
+                for q, values in ((e4m3, from_e4m3(numpy, e4m3)), (bf16, of_bf16)):
+                    dots = numpy.einsum("thd,kd->thk", values, from_e4m3(numpy, keys[:, :DIM]) * scales)
+                    scores = .125 * numpy.einsum("th,thk->tk", weights.astype(numpy.float64), numpy.maximum(dots, 0))
+                    due = numpy.sort(numpy.argsort(-scores, axis=1, kind="stable")[:, :best], axis=1)
+                    call = (context, layer, q, weights, best)
+                    self.assertEqual(self.requester.select_rows(*call, timeout=CALL_S).tolist(), due.tolist())
+                    with self.requester.choose_rows(*call, timeout=CALL_S) as choice:
+                        answers = [self.requester.attend(layer, attended, segment, wire="f32", timeout=CALL_S) for segment in (
+                            self.ckv.Segment(context, choice=choice, choice_group_rows=2),
+                            self.ckv.Segment(context, selected=due, selected_group_rows=2))]
+                        self.assertEqual(*[[array.tobytes() for array in answer] for answer in answers])
+                    with self.requester.choose_rows(*call, own_scores=own_scores, timeout=CALL_S) as choice:
+                        self.assertEqual([choice.own_rows(token).tolist() for token in range(tokens + 1)], [[1], [1], []])
+                    selected = self.requester.select_rows(*call, own_scores=own_scores, timeout=CALL_S)
+                    self.assertEqual(selected[:, -1].tolist(), [TOKENS + 1] * tokens)
+
     def model(self, **override):
         index = dict(index_dim=DIM, index_heads=HEADS, index_dtype="fp8", index_d_rope=8, index_rope_style="half_split",
                      index_scale=.125)
@@ -114,6 +152,23 @@ class IndexTest(unittest.TestCase):
         tensors, metadata = read_safetensors(self.folder / "moved.safetensors")
         self.assertNotIn("index", metadata)
         self.assertEqual(sorted(tensors), [f"layers.{layer}.ckv" for layer in range(LAYERS)])
+
+    def test_selections_are_those_of_float64(self):
+        self.expect_selected("docs", self.rows)
+        numpy = self.numpy
+        q, weights = numpy.zeros((1, HEADS, DIM), numpy.uint8), numpy.zeros((1, HEADS), numpy.float32)
+        with self.requester.resolve("docs", timeout=CALL_S) as corpus, self.requester.context(corpus, timeout=CALL_S) as context:
+            for call in ((corpus, 0, q, weights, 1), (context, LAYERS, q, weights, 1), (context, 0, q, weights, 0),
+                         (context, 0, q[:, 1:], weights, 1), (context, 0, q, weights[:, 1:].copy(), 1),
+                         (context, 0, q.astype(numpy.float32), weights, 1)):
+                for function in (self.requester.select_rows, self.requester.choose_rows):
+                    with self.assertRaises(self.ckv.InvalidArgument):
+                        function(*call, timeout=CALL_S)
+            choice = self.requester.choose_rows(context, 0, q, weights, 1, timeout=CALL_S)
+            segment = self.ckv.Segment(context, choice=choice)
+            choice.close()
+            with self.assertRaisesRegex(self.ckv.FailedPrecondition, "this Choice is closed"):
+                self.requester.attend(0, numpy.zeros((1, D_QK), numpy.uint16), segment, timeout=CALL_S)
 
     def test_python_puts_keys(self):
         rows = Indexed(2)
@@ -148,6 +203,7 @@ class IndexTest(unittest.TestCase):
             self.fleet.processes.insert(1 + index, self.fleet.start_holder(index))
             self.fleet.processes.pop()
             self.expect("docs", self.rows)  # one copy has just been read from disk
+            self.expect_selected("docs", self.rows)
         self.ctl("corpus", "verify", "docs")
         self.ctl("corpus", "partition", "docs", "--replicas", "1")
         self.expect("docs", self.rows)

@@ -54,6 +54,15 @@ absl::Status CheckReserved(const char* name, uint32_t reserved) {
   return absl::InvalidArgumentError(absl::StrFormat("%s: reserved is %d", name, reserved));
 }
 
+// Takes the selection of a segment or of own rows.
+template <typename Struct>
+absl::Status TakeSelection(const char* name, const Struct& from, Selection& to) {
+  if (from.selected == nullptr && from.selected_count != 0)
+    return absl::InvalidArgumentError(absl::StrFormat("%s: selected: NULL", name));
+  to = {from.selected, from.selected_count, std::max(from.selected_group_rows, 1u)};
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status TakePart(const ckv_part& part, std::shared_ptr<const Corpus>& corpus,
@@ -92,6 +101,7 @@ absl::Status AttendArguments::TakeOwn(const ckv_own_rows& own, uint32_t row_byte
   to.rows.count = own.row_count;
   to.rows.stride_bytes = own.stride_bytes == 0 ? row_bytes : own.stride_bytes;
   to.visible = own.visible;
+  CKV_RETURN_IF_ERROR(TakeSelection("ckv_own_rows", own, to.selection));
   if (own.blocks == nullptr) return absl::OkStatus();
   to.block_count = own.block_count;
   to.rows.blocks = {own.blocks, own.block_rows, own.block_stride_bytes};
@@ -109,11 +119,14 @@ absl::Status AttendArguments::TakeSegment(const ckv_segment& segment, uint32_t c
   own_counts_.push_back(segment.own_count);
   to.row_begin = segment.row_begin;
   to.row_count = only && segment.row_count == 0 ? call_rows : segment.row_count;
-  to.selection.indices = segment.selected;
-  to.selection.k = segment.selected_count;
-  to.selection.group_rows = segment.selected_group_rows == 0 ? 1 : segment.selected_group_rows;
-  if (segment.selected == nullptr && segment.selected_count != 0)
-    return Missing("ckv_segment: selected");
+  CKV_RETURN_IF_ERROR(TakeSelection("ckv_segment", segment, to.selection));
+  if (segment.choice != nullptr) {
+    if (segment.part != nullptr)
+      return absl::InvalidArgumentError("ckv_segment: a choice is of a context, not of a part");
+    to.choice = {.rows = &segment.choice->choice,
+                 .token_begin = segment.choice_token_begin,
+                 .group_rows = std::max(segment.choice_group_rows, 1u)};
+  }
   if (segment.part != nullptr) {
     if (!only || segment.own_count != 0 || to.row_begin != 0 || to.row_count != call_rows) {
       return absl::InvalidArgumentError(

@@ -300,3 +300,4 @@ typedef struct ckv_extra_key {
 #include "ckv_partial.h"
 #include "ckv_put.h"
 #include "ckv_rank.h"
+#include "ckv_select.h"

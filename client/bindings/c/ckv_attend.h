@@ -24,6 +24,7 @@ typedef struct ckv_part {
 } ckv_part;
 
 typedef struct ckv_context ckv_context;
+typedef struct ckv_choice ckv_choice;  // ckv_select.h
 
 // How the rows of a context are attended. The choice does not change what an answer means.
 enum {
@@ -82,6 +83,11 @@ typedef struct ckv_own_rows {
   uint32_t block_rows;          // rows of a block
   uint32_t block_count;         // blocks of the cache; every entry of `blocks` is below it
   uint64_t block_stride_bytes;  // from one block to the next; by default block_rows x stride_bytes
+  // If not NULL, only these of the rows are attended, as `selected` of ckv_segment. An index counts
+  // the own rows; others than theirs are skipped.
+  const int32_t* selected;
+  uint32_t selected_count;
+  uint32_t selected_group_rows;
 } ckv_own_rows;
 
 // Consecutive query rows that attend the same rows.
@@ -96,12 +102,19 @@ typedef struct ckv_segment {
   // A selection. If NULL, every row is attended. int32_t [groups][selected_count]: query rows are
   // in groups of selected_group_rows (by default 1), and each group attends the rows in its list.
   // An index counts the rows of the context, chunk by chunk. -1 is skipped. A repeated index counts
-  // twice. Own rows are not selected.
+  // twice. Own rows have a selection of their own.
   const int32_t* selected;
   uint32_t selected_count;
   uint32_t selected_group_rows;
   const ckv_own_rows* own;  // at most 16, merged after the chunks, one after another
   uint32_t own_count;
+  // Instead of a selection, the rows that ckv_choose_rows chose. Query rows are in groups of
+  // choice_group_rows (by default 1), the heads of one token: group g attends the rows of token
+  // choice_token_begin + g. Not with a part. The choice may be freed once ckv_attend or ckv_submit
+  // has returned.
+  uint32_t choice_token_begin;
+  const ckv_choice* choice;
+  uint32_t choice_group_rows;
   uint32_t reserved;
 } ckv_segment;
 

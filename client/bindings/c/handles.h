@@ -17,6 +17,7 @@
 #include "client/holders/host_cache.h"
 #include "client/prompt_match.h"
 #include "client/requester.h"
+#include "client/row_choice.h"
 #include "proto/base/clock.h"
 #include "proto/base/trace_context.h"
 #include "proto/corpus.h"
@@ -104,6 +105,11 @@ struct ckv_corpus {
 struct ckv_context {
   ckv::c::Owner owner;
   ckv::Context context;
+};
+
+struct ckv_choice {
+  ckv::c::Owner owner;
+  ckv::RowChoice choice;
 };
 
 struct ckv_stream {

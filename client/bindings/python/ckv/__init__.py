@@ -20,7 +20,7 @@ numpy, and bfloat16 in torch. Memory is host memory. With ckv.open(..., backend=
 own rows, answers and fetched rows may also be on that GPU, as torch tensors or objects with
 __cuda_array_interface__.
 
-HANDLES. A Requester, Corpus, Context, Ticket, FetchTicket or Put is closed by `with` or close(),
+HANDLES. A Requester, Corpus, Context, Choice, Ticket, FetchTicket or Put is closed by `with` or close(),
 and at the latest when it is dropped. Close tickets, fetch tickets and puts before their requester.
 
 THREADS. Other Python threads run while one waits in a call. Any threads may use a Requester,
@@ -34,6 +34,7 @@ TIMEOUTS are seconds from the start of the call; None sets no limit. Times in re
 """
 
 from .attend import Context, OwnRows, Segment, Ticket
+from .choose import Choice
 from .corpus import Corpus, Found, Model, Part
 from .errors import (Aborted, AlreadyExists, Cancelled, DataLoss, DeadlineExceeded, Error,
                      FailedPrecondition, Internal, InvalidArgument, LibraryError, NotFound,
@@ -41,16 +42,17 @@ from .errors import (Aborted, AlreadyExists, Cancelled, DataLoss, DeadlineExceed
                      Unimplemented, Unknown)
 from .fetch import BlockPlace, FetchReport, FetchTicket
 from .load import Load
+from .opening import open  # noqa: A004
 from .partial import Answer, AttendReport, lse_from_partial, merge, partial_from_lse
 from .prepared import PreparedCall
 from .put import Put, PutReport
 from .rank import Candidate, Cost, Ranking, rank
-from .requester import Requester, open  # noqa: A004
+from .requester import Requester
 
 __version__ = "0.1.0"  # the version of the CMake project; layout_test.py compares them
 
 __all__ = [
-    "Aborted", "AlreadyExists", "Answer", "AttendReport", "BlockPlace", "Cancelled", "Candidate", "Context",
+    "Aborted", "AlreadyExists", "Answer", "AttendReport", "BlockPlace", "Cancelled", "Candidate", "Choice", "Context",
     "Corpus", "Cost", "DataLoss", "DeadlineExceeded", "Error", "FailedPrecondition", "FetchReport", "FetchTicket",
     "Found", "Internal", "InvalidArgument", "LibraryError", "Load", "Model", "NotFound", "OutOfRange",
     "OwnRows", "Part", "PermissionDenied", "PreparedCall", "Put", "PutReport", "Ranking", "Requester",

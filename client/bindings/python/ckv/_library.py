@@ -68,6 +68,10 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "put_finish": (c_int32, [_P, c_uint64, _P]),
     "put_ids": (c_uint32, [_P, _P, c_uint32]),
     "put_free": (None, [_P]),
+    "select_rows": (c_int32, [_P, _P, _P, _P]),
+    "choose_rows": (c_int32, [_P, _P, _P, _P]),
+    "choice_own_rows": (c_uint32, [_P, c_uint32, _P]),
+    "choice_free": (None, [_P]),
 }
 
 

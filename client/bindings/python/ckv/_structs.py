@@ -133,6 +133,9 @@ class OwnRows(Struct):
         ("block_rows", c_uint32),
         ("block_count", c_uint32),
         ("block_stride_bytes", c_uint64),
+        ("selected", c_void_p),
+        ("selected_count", c_uint32),
+        ("selected_group_rows", c_uint32),
     ]
 
 
@@ -148,6 +151,9 @@ class Segment(Struct):
         ("selected_group_rows", c_uint32),
         ("own", c_void_p),
         ("own_count", c_uint32),
+        ("choice_token_begin", c_uint32),
+        ("choice", c_void_p),
+        ("choice_group_rows", c_uint32),
         ("reserved", c_uint32),
     ]
 
@@ -431,6 +437,36 @@ class RankQuery(Struct):
     ]
 
 
+class SelectCall(Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("context", c_void_p),
+        ("layer", c_uint32),
+        ("token_count", c_uint32),
+        ("q", c_void_p),
+        ("weights", c_void_p),
+        ("q_dtype", c_uint32),
+        ("k", c_uint32),
+        ("own_scores", c_void_p),
+        ("own_count", c_uint32),
+        ("reserved", c_uint32),
+        ("timeout_ns", c_uint64),
+        ("traceparent", c_char_p),
+    ]
+
+
+class SelectReport(Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("bytes_sent", c_uint64),
+        ("bytes_received", c_uint64),
+        ("compute_ns_max", c_uint64),
+        ("elapsed_ns", c_uint64),
+        ("holder_count", c_uint32),
+        ("reserved", c_uint32),
+    ]
+
+
 # C's name of each, by which the test finds it in the headers.
 C_NAMES = {
     "ckv_open_options": OpenOptions,
@@ -457,4 +493,6 @@ C_NAMES = {
     "ckv_put_target": PutTarget,
     "ckv_put_chunk": PutChunk,
     "ckv_put_report": PutReport,
+    "ckv_select_call": SelectCall,
+    "ckv_select_report": SelectReport,
 }

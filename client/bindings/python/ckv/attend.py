@@ -57,6 +57,8 @@ class OwnRows:
              overlap. In host memory, or on the GPU of a requester with that backend.
     visible  (query rows of the segment,) integers: query row i sees the first visible[i] rows.
              None: all rows
+    selected  int32 (groups, n), or None: all rows. Query rows are in groups of selected_group_rows,
+             and each group attends the rows in its list, counted from the first own row. -1 is skipped
 
     Rows in the blocks of an engine's paged cache are attended in place. Row i is row
     i % block rows of block blocks[i // block rows]:
@@ -73,10 +75,11 @@ class OwnRows:
     Unimplemented    by the call: the kernels of the requester's backend do not read blocks
     """
 
-    __slots__ = ("rows", "visible", "blocks", "_struct", "_row_bytes", "_stream")
+    __slots__ = ("rows", "visible", "blocks", "selected", "_group_rows", "_struct", "_row_bytes", "_stream")
 
     def __init__(self, rows: Any, visible: Optional[Sequence[int]] = None, *,
-                 blocks: Optional[Sequence[int]] = None, row_count: Optional[int] = None) -> None:
+                 blocks: Optional[Sequence[int]] = None, row_count: Optional[int] = None,
+                 selected: Any = None, selected_group_rows: int = 1) -> None:
         rows = plain(rows, "own rows")
         at = memory_of(rows, "own rows", ROWS, device=True)
         values = 1 if blocks is None else 2
@@ -94,6 +97,11 @@ class OwnRows:
         self._struct = _structs.OwnRows.made(
             memory=at.kind, rows=at.address, row_count=count(size, "own rows"),
             visible=address(self.visible), stride_bytes=count(stride, "own rows' stride"))
+        self.selected = None if selected is None else ints(selected, np.int32, "own rows' selected", 2)
+        self._group_rows = count(selected_group_rows, "selected_group_rows") or 1
+        if self.selected is not None:
+            self._struct.selected, self._struct.selected_count = address(self.selected), self.selected.shape[1]
+            self._struct.selected_group_rows = self._group_rows
         self.blocks = None
         if blocks is not None:
             # A copy: the library checks it in the call and reads it later, and engines change theirs.
@@ -127,7 +135,10 @@ class Segment:
     selected    int32 (groups, n), or None: every row is attended. Query rows are in groups of
                 selected_group_rows, and each group attends the rows in its list. An index counts
                 the rows of the context, chunk by chunk. -1 is skipped. A repeated index counts
-                twice. Own rows are not selected.
+                twice. Own rows have a selection of their own
+    choice      instead of `selected`, a Choice of the context. Query rows are in groups of
+                choice_group_rows, the heads of one token: group g attends the rows of token
+                choice_token_begin + g
     own         OwnRows, at most 16, merged after the chunks, one after another
 
     Immutable; any threads may use it at once. It keeps its arguments alive. A contiguous `selected`
@@ -135,12 +146,13 @@ class Segment:
     InvalidArgument  a wrong type, dtype or dimension. The call checks the rest.
     """
 
-    __slots__ = ("context", "row_begin", "row_count", "selected", "own", "_group_rows", "_struct",
+    __slots__ = ("context", "row_begin", "row_count", "selected", "own", "choice", "_group_rows", "_struct",
                  "_own_array", "_corpus")
 
     def __init__(self, context: Union[Context, Part, Corpus], row_begin: int = 0, row_count: int = 0,
                  selected: Any = None, selected_group_rows: int = 1,
-                 own: Sequence[OwnRows] = ()) -> None:
+                 own: Sequence[OwnRows] = (), choice: Any = None, choice_token_begin: int = 0,
+                 choice_group_rows: int = 1) -> None:
         if isinstance(context, Corpus):
             context = Part(context)
         if not isinstance(context, (Context, Part)):
@@ -164,11 +176,18 @@ class Segment:
             struct.part = addressof(context._struct)
         if self.selected is None:
             struct.selected_group_rows = 0
+        self.choice = choice
+        if choice is not None:
+            struct.choice = choice._live()
+            struct.choice_token_begin = count(choice_token_begin, "choice_token_begin")
+            struct.choice_group_rows = count(choice_group_rows, "choice_group_rows")
         self._struct = struct
 
     def _check(self, query_rows: int) -> None:
         """Checks that arrays are as large as the library will read; it sees only their addresses."""
         self.context._live()
+        if self.choice is not None:
+            self.choice._live()
         rows = self.row_count or query_rows
         if self.selected is not None and self.selected.shape[0] * self._group_rows != rows:
             raise InvalidArgument(f"selected has {self.selected.shape[0]} groups of "
@@ -180,6 +199,9 @@ class Segment:
             if own.visible is not None and own.visible.size != rows:
                 raise InvalidArgument(f"visible has {own.visible.size} numbers; "
                                       f"the segment has {rows} query rows")
+            if own.selected is not None and own.selected.shape[0] * own._group_rows != rows:
+                raise InvalidArgument(f"selected of own rows has {own.selected.shape[0]} groups of "
+                                      f"{own._group_rows} query rows; the segment has {rows} rows")
 
 
 Where = Union[Context, Part, Corpus, Segment, Sequence[Segment]]

@@ -146,7 +146,10 @@ AT(ckv_own_rows, blocks, 40);
 AT(ckv_own_rows, block_rows, 48);
 AT(ckv_own_rows, block_count, 52);
 AT(ckv_own_rows, block_stride_bytes, 56);
-SIZE(ckv_own_rows, 64);
+AT(ckv_own_rows, selected, 64);
+AT(ckv_own_rows, selected_count, 72);
+AT(ckv_own_rows, selected_group_rows, 76);
+SIZE(ckv_own_rows, 80);
 
 BEGINS(ckv_segment);
 AT(ckv_segment, context, 8);
@@ -158,8 +161,11 @@ AT(ckv_segment, selected_count, 40);
 AT(ckv_segment, selected_group_rows, 44);
 AT(ckv_segment, own, 48);
 AT(ckv_segment, own_count, 56);
-AT(ckv_segment, reserved, 60);
-SIZE(ckv_segment, 64);
+AT(ckv_segment, choice_token_begin, 60);
+AT(ckv_segment, choice, 64);
+AT(ckv_segment, choice_group_rows, 72);
+AT(ckv_segment, reserved, 76);
+SIZE(ckv_segment, 80);
 
 BEGINS(ckv_attend_call);
 AT(ckv_attend_call, layer, 8);
@@ -329,5 +335,29 @@ AT(ckv_advice_call, timeout_ns, 56);
 AT(ckv_advice_call, spliced, 64);
 AT(ckv_advice_call, reserved, 68);
 SIZE(ckv_advice_call, 72);
+
+BEGINS(ckv_select_call);
+AT(ckv_select_call, context, 8);
+AT(ckv_select_call, layer, 16);
+AT(ckv_select_call, token_count, 20);
+AT(ckv_select_call, q, 24);
+AT(ckv_select_call, weights, 32);
+AT(ckv_select_call, q_dtype, 40);
+AT(ckv_select_call, k, 44);
+AT(ckv_select_call, own_scores, 48);
+AT(ckv_select_call, own_count, 56);
+AT(ckv_select_call, reserved, 60);
+AT(ckv_select_call, timeout_ns, 64);
+AT(ckv_select_call, traceparent, 72);
+SIZE(ckv_select_call, 80);
+
+BEGINS(ckv_select_report);
+AT(ckv_select_report, bytes_sent, 8);
+AT(ckv_select_report, bytes_received, 16);
+AT(ckv_select_report, compute_ns_max, 24);
+AT(ckv_select_report, elapsed_ns, 32);
+AT(ckv_select_report, holder_count, 40);
+AT(ckv_select_report, reserved, 44);
+SIZE(ckv_select_report, 48);
 
 int main(void) { return 0; }
