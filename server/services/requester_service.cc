@@ -21,6 +21,7 @@
 #include "proto/convert.h"
 #include "proto/token_id.h"
 #include "server/rpc/attend_request.h"
+#include "server/rpc/select_request.h"
 #include "server/services/corpus_match.h"
 #include "server/services/replica_ids.h"
 
@@ -286,6 +287,41 @@ grpc::Status RequesterServiceImpl::Attend(grpc::ServerContext* context,
   const auto entry = gate_.EnterCall();
   if (!entry.ok()) return ToGrpc(entry.status());
   return Answered(*context, CountedAttend(*context, *request, *reply));
+}
+
+absl::Status RequesterServiceImpl::SelectOnce(const v1::SelectRowsRequest& request,
+                                              Instant deadline, v1::SelectRowsReply& reply) {
+  CKV_ASSIGN_OR_RETURN(const RequestChunks chunks,
+                       corpora_.ChunksOf(ChunkNamesOf(request), deadline));
+  SelectMemory memory;
+  CKV_ASSIGN_OR_RETURN(SelectRowsCall call, SelectCallOf(request, chunks.corpus->geometry, memory));
+  const ContextPart part = {chunks.corpus, chunks.uses};
+  CKV_ASSIGN_OR_RETURN(
+      const Context context,
+      requester_.Open({.parts = {&part, 1}, .policy = ContextPolicy::kRoute}, deadline));
+  call.context = &context;
+  call.trace = ThreadsTrace();
+  call.deadline = deadline;
+  std::vector<int32_t> rows(size_t{call.queries.tokens} * call.k);
+  SelectRowsReport report;
+  CKV_RETURN_IF_ERROR(requester_.SelectRows(call, rows, &report));
+  reply.set_rows(rows.data(), rows.size() * sizeof(int32_t));
+  reply.set_holder_count(report.holder_count);
+  reply.set_bytes_sent(report.bytes_sent);
+  reply.set_bytes_received(report.bytes_received);
+  reply.set_elapsed_ns(static_cast<uint64_t>(report.elapsed.count()));
+  reply.set_compute_ns_max(report.compute_ns_max);
+  return absl::OkStatus();
+}
+
+grpc::Status RequesterServiceImpl::SelectRows(grpc::ServerContext* context,
+                                              const v1::SelectRowsRequest* request,
+                                              v1::SelectRowsReply* reply) {
+  const auto entry = gate_.EnterCall();
+  if (!entry.ok()) return ToGrpc(entry.status());
+  const Instant deadline = DeadlineFor(*context, request->timeout_ms());
+  const Duration given = deadline - options_.clock->Now();
+  return Answered(*context, WithTimeGiven(SelectOnce(*request, deadline, *reply), given));
 }
 
 template <typename Request>

@@ -65,6 +65,8 @@ class RequesterServiceImpl final
                        v1::ResolveReply* reply) override;
   grpc::Status Attend(grpc::ServerContext* context, const v1::AttendRequest* request,
                       v1::AttendReply* reply) override;
+  grpc::Status SelectRows(grpc::ServerContext* context, const v1::SelectRowsRequest* request,
+                          v1::SelectRowsReply* reply) override;
   AttendStreams::Reactor* AttendStream(grpc::CallbackServerContext* context) override {
     return streams_.Accept(context);
   }
@@ -106,6 +108,8 @@ class RequesterServiceImpl final
   // there, or was unavailable with time left.
   absl::Status AttendOnce(const v1::AttendRequest& request, Instant deadline,
                           v1::AttendReply& reply, bool* moved);
+  absl::Status SelectOnce(const v1::SelectRowsRequest& request, Instant deadline,
+                          v1::SelectRowsReply& reply);
   // Attends and counts the call. If the chunks may have moved, attends once more.
   absl::Status CountedAttend(const grpc::ServerContext& context, const v1::AttendRequest& request,
                              v1::AttendReply& reply);

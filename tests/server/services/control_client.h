@@ -77,10 +77,10 @@ inline grpc::Status PutMessages(v1::HolderService::StubInterface& holder,
 inline std::vector<v1::PutChunkRequest> MessagesOf(const Geometry& geometry, const TestChunk& chunk,
                                                    size_t piece_bytes = 5000) {
   std::vector<v1::PutChunkRequest> messages = {HeaderOf(geometry, chunk)};
-  for (uint32_t layer = 0; layer < geometry.layers; ++layer) {
-    const size_t total = chunk.layers[layer].size() * sizeof(uint16_t);
+  for (uint32_t tensor = 0; tensor < geometry.tensor_count(); ++tensor) {
+    const size_t total = chunk.layers[tensor].size() * sizeof(uint16_t);
     for (size_t offset = 0; offset < total; offset += piece_bytes) {
-      messages.push_back(RowsOf(chunk, layer, offset, std::min(piece_bytes, total - offset)));
+      messages.push_back(RowsOf(chunk, tensor, offset, std::min(piece_bytes, total - offset)));
     }
   }
   return messages;
