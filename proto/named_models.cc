@@ -21,15 +21,19 @@ struct Config {
   double yarn_factor;  // 0 means no YaRN
   double mscale;       // mscale and mscale_all_dim, equal in all of them
   double beta_fast;
+  uint32_t index_heads = 0;  // index_n_heads; 0 if there is no index
+  RopeStyle index_rope = RopeStyle::kHalfSplit;
 };
 
-// Rows of 512 + 64 values, interleaved.
+// Rows of 512 + 64 values, interleaved. Index keys of 128 values, of which as many are rotated as
+// of a row.
 constexpr Config kConfigs[] = {
     {"deepseek-v2-lite", "deepseek-ai/DeepSeek-V2-Lite", 27, 16, 128, 64, 1e4, 40, 0.707, 32},
     {"glm-4.7-flash", "zai-org/GLM-4.7-Flash", 47, 20, 192, 64, 1e6, 0, 0, 32},
     {"deepseek-v3", "deepseek-ai/DeepSeek-V3", 61, 128, 128, 64, 1e4, 40, 1, 32},
+    {"deepseek-v3.2", "deepseek-ai/DeepSeek-V3.2", 61, 128, 128, 64, 1e4, 40, 1, 32, 64},
     {"kimi-k2", "moonshotai/Kimi-K2-Instruct", 61, 64, 128, 64, 5e4, 32, 1, 1},
-    {"glm-5", "zai-org/GLM-5", 78, 64, 192, 64, 1e6, 0, 0, 32},
+    {"glm-5", "zai-org/GLM-5", 78, 64, 192, 64, 1e6, 0, 0, 32, 32, RopeStyle::kInterleaved},
 };
 
 NamedModel ModelOf(const Config& config) {
@@ -54,6 +58,14 @@ NamedModel ModelOf(const Config& config) {
     scale *= mscale * mscale;
   }
   geometry.softmax_scale = static_cast<float>(scale);
+  if (config.index_heads > 0) {
+    geometry.index.emplace();
+    geometry.index->dim = 128;
+    geometry.index->heads = config.index_heads;
+    geometry.index->d_rope = config.rope;
+    geometry.index->rope_style = config.index_rope;
+    geometry.index->scale = static_cast<float>(1 / std::sqrt(128.0 * config.index_heads));
+  }
   return model;
 }
 

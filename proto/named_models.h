@@ -1,5 +1,5 @@
-// Published models with latent attention, by short name: the shape of their cKV rows, and how many
-// query rows a token has.
+// Published models with latent attention, by short name: the shape of their cKV rows and index
+// keys, and how many query rows a token has.
 
 #pragma once
 

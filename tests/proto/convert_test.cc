@@ -50,7 +50,7 @@ TEST(ConvertGeometry, RoundTrip) {
   Geometry v3 = *NamedGeometry("deepseek-v3");
   v3.revision = "r";
   v3.rope.yarn = YarnParams{40, 4097, 33, 2, 0.5, 0.25};  // no two fields alike
-  Geometry plain = *NamedGeometry("glm-5");
+  Geometry plain = *NamedGeometry("glm-4.7-flash");
   plain.rope.style = RopeStyle::kHalfSplit;
   plain.d_v = 256;
   plain.d_rope = 32;

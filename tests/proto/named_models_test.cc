@@ -13,6 +13,7 @@ namespace {
 TEST(NamedModels, AreValidAndHaveTheSoftmaxScalesOfTheirConfigs) {
   const std::map<std::string, float> scales = {{"deepseek-v2-lite", .1147213868f},
                                                {"deepseek-v3", .1352337789f},
+                                               {"deepseek-v3.2", .1352337789f},
                                                {"glm-4.7-flash", .0625f},
                                                {"glm-5", .0625f},
                                                {"kimi-k2", .13087f}};
@@ -34,12 +35,24 @@ TEST(NamedModels, HaveTheirLayersAndHeads) {
   EXPECT_EQ(FindModel("kimi-k2")->geometry.rope.yarn->beta_fast, 1);
 }
 
+TEST(NamedModels, SparseAttentionHasIndexKeys) {
+  const Geometry v32 = FindModel("deepseek-v3.2")->geometry;
+  const Geometry glm = FindModel("glm-5")->geometry;
+  EXPECT_EQ(v32.index->ToString(), "64x128 fp8");
+  EXPECT_EQ(glm.index->ToString(), "32x128 fp8");
+  EXPECT_EQ(v32.index->rope_style, RopeStyle::kHalfSplit);
+  EXPECT_EQ(glm.index->rope_style, RopeStyle::kInterleaved);
+  EXPECT_NEAR(v32.index->scale, .011048543, 1e-8);
+  EXPECT_EQ(v32.token_bytes(), 61u * (1152 + 132));
+  EXPECT_FALSE(FindModel("deepseek-v3")->geometry.index.has_value());
+}
+
 TEST(NamedModels, AWrongNameListsTheRightOnes) {
   const absl::Status status = FindModel("gpt-2").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(status.message(),
             "no model is named 'gpt-2'; known are: deepseek-v2-lite, glm-4.7-flash, deepseek-v3, "
-            "kimi-k2, glm-5");
+            "deepseek-v3.2, kimi-k2, glm-5");
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ namespace ckv {
 namespace {
 
 Geometry WideGeometry(RowDtype dtype, RopeStyle style, bool yarn) {
-  Geometry geometry = *NamedGeometry(yarn ? "deepseek-v3" : "glm-5");
+  Geometry geometry = *NamedGeometry(yarn ? "deepseek-v3" : "glm-4.7-flash");
   geometry.layers = 1;
   geometry.dtype = dtype;
   geometry.rope.style = style;

@@ -284,7 +284,8 @@ absl::StatusOr<std::unique_ptr<MeasuredTarget>> PrepareTarget(const Ctl& ctl,
   if (!options.query_rows.empty()) made->options.query_rows = options.query_rows;
   made->options.has_sweeps = options.has_sweeps;
   CKV_RETURN_IF_ERROR(made->fleet->directory().status());
-  CKV_ASSIGN_OR_RETURN(const Model model, ChooseModel(options, made->engine.get(), *made->fleet));
+  CKV_ASSIGN_OR_RETURN(Model model, ChooseModel(options, made->engine.get(), *made->fleet));
+  model.geometry.index.reset();  // only rows are measured
   made->model = model.name;
   made->target.heads = options.heads > 0 ? options.heads : model.heads;
   if (made->target.heads == 0) {
