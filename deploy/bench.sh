@@ -29,6 +29,8 @@
 #                   away for 10 minutes, 10 minutes of all kinds of faults at once, 1,000,000 chunks; a holder with 4 GiB
 #                   drained and lost; 10,000 simulated fleets, and the planted bugs that they find (root, for hosts that
 #                   are namespaces; 20 GiB of disk; two hours and a half)
+#     models        sparse attention: scores of index keys beside reading them, and the best of 10,000,000 rows
+#                   at 16 holders (6 GiB of memory)
 #     peers         beside NIXL and Mooncake from PyPI, in turns: fetches on one host and over tcp, also into scattered blocks;
 #                   ckv's kernel beside vLLM's for MLA on a CPU; a fleet at rest, and its first call after 90 s
 #     store         restart, load and cold read beside the disk's own time, kept stripes, look-ups, plans, cuts
@@ -39,7 +41,7 @@
 #                   beside real holders (root, for links of 10 and 1 Gbit/s)
 set -euo pipefail
 cd "$(dirname "$0")/.."
-usage() { sed -n '2,39p' "$0" | sed 's/^# \{0,1\}//'; }
+usage() { sed -n '2,41p' "$0" | sed 's/^# \{0,1\}//'; }
 realtime=()
 if [ "${1:-}" = --realtime ]; then
   realtime=(chrt --fifo 1)
@@ -81,6 +83,10 @@ case $1 in
     preset=release targets=(ckvd ckvctl attend_caller c_caller clock_step)
     deploy/install-packages.sh build check field
     ;;
+  models)
+    preset=bench targets=(score_bench select_bench)
+    deploy/install-packages.sh bench
+    ;;
   vllm)
     preset=release targets=(ckvd ckvctl ckv_c)
     deploy/install-packages.sh build engines
@@ -95,7 +101,7 @@ case $1 in
     ;;
   store) preset=release targets=(store_bench store_disk_bench store_stripe_bench store_plan_bench) ;;
   truth) preset=release targets=(rank_bench ckvd ckvctl plan_caller) ;;
-  *) echo "bench: no set is named '$1'; there are: act, bindings, contexts, data-path, decision, field, fleet, kernels, llama, operate, peers, store, truth, vllm" >&2; exit 2 ;;
+  *) echo "bench: no set is named '$1'; there are: act, bindings, contexts, data-path, decision, field, fleet, kernels, llama, models, operate, peers, store, truth, vllm" >&2; exit 2 ;;
 esac
 deploy/build.sh "$preset" "${targets[@]}"
 exec "${realtime[@]}" deploy/python.sh tests/bench/bars.py "$1" "build/$preset"

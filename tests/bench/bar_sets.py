@@ -9,6 +9,7 @@ import directory_kills
 import field_bars
 import fleet_bars
 import llama_figures
+import models_bars
 import peers_bars
 import policy_links
 import truth_bars
@@ -235,6 +236,7 @@ SETS = {
     ],
     # Chunks on disk and in memory. Reads are served by the page cache, the fastest disk there is. Writes use the disk
     # of CKV_BENCH_FOLDER, or of /tmp.
+    "models": models_bars.BARS,
     "store": [
         Bar("restart with 100,000 chunks, ready", "store_disk_bench", counter("BM_Restart", "ready_s"), "s",
             at_most=10),
@@ -433,6 +435,6 @@ SETS = {
 
 def digits(unit):
     counts = ("changes", "errors", "queries", "answers", "alerts", "acknowledged", "UNAVAILABLE", "B", "B of memory", "cases", "chunks",
-              "tokens", "tokens as local", "MiB", "us of the stock kernel", "commands", "tests", "passed", "skipped", "s for the first",
+              "tokens", "rows", "tokens as local", "MiB", "us of the stock kernel", "commands", "tests", "passed", "skipped", "s for the first",
               "faults", "cells", "reports", "asked", "calls", "steps", "blocks")
     return {"us": 1, "of a logprob": 4, "x a prefill of all": 4, "ns": 0, "/s": 0, "/s of the stock kernel": 0, "worst difference of a logit": 4, "of a logit by another kernel": 4, "us of it merging": 1, **dict.fromkeys(counts, 0)}.get(unit, 2)

@@ -28,7 +28,7 @@ from bar_sets import NOT_HERE, SCRIPTS, SETS, NotHere, digits
 REPETITIONS = {"attention_bench": 5, "matrix_bench": 3, "dot_bench": 3, "prefill_bench": 1, "requester_bench": 5, "data_path_bench": 3, "decision_bench": 5,
                "curve_bench": 2,
                "splice_bench": 3, "contexts_bench": 3, "store_bench": 5, "store_disk_bench": 2, "store_stripe_bench": 3, "store_plan_bench": 3,
-               "prefetch_rule_bench": 2, "local_rows_bench": 3, "prompt_bench": 5, "c_call_bench": 5, "rank_bench": 5,
+               "prefetch_rule_bench": 2, "local_rows_bench": 3, "prompt_bench": 5, "c_call_bench": 5, "rank_bench": 5, "score_bench": 5, "select_bench": 1,
                "directory_bench": 1}  # a second one in the process would find memory that the first one left
 # What a set runs of a binary, where that is not all of it.
 FILTERS = {"requester_bench": "BM_RoutedDecode/rows:16/spin_us:50/"}
