@@ -107,7 +107,8 @@ def model_of(name: str, config: Any, revision: str) -> ckv.Model:
         if not getattr(config, field, None):
             raise Unsupported(f"ckv: {name} has no {field}: its attention is not latent (MLA)")
     if getattr(config, "index_topk", None):
-        raise Unsupported(f"ckv: {name} selects rows by an indexer, whose keys ckv does not keep yet")
+        raise Unsupported(f"ckv: {name} selects rows by an indexer, which vLLM runs on GPUs alone, where this plug-in "
+                          f"never ran. ckv's C and Python APIs keep the keys and select the rows")
     rope = dict(getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {})
     theta = rope.get("rope_theta") or getattr(config, "rope_theta", None) or 10000.0
     yarn = _yarn(rope)
