@@ -406,8 +406,9 @@ absl::StatusOr<RowChoice> Requester::ChooseRows(const SelectRowsCall& call,
   CKV_RETURN_IF_ERROR(
       state_->Select(call, StateOf(call), [&](CallContext& context, const RowSelection& selection) {
         auto made = context.chooser.Choose(selection, call.context->state_, report);
-        if (made.ok()) choice = RowChoice(*std::move(made));
-        return made.status();
+        if (!made.ok()) return made.status();
+        choice = RowChoice(*std::move(made));
+        return absl::OkStatus();
       }));
   return choice;
 }

@@ -93,7 +93,7 @@ class RowChoiceState {
   void Keep(std::vector<int32_t> rows) const {
     auto kept = std::make_unique<const std::vector<int32_t>>(std::move(rows));
     const std::vector<int32_t>* none = nullptr;
-    if (rows_.compare_exchange_strong(none, kept.get())) kept.release();
+    if (rows_.compare_exchange_strong(none, kept.get())) (void)kept.release();
   }
   // Returns these rows, or null if the candidates serve. They live as long as this object.
   const int32_t* rows() const {

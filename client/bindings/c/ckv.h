@@ -127,6 +127,8 @@ enum { CKV_INDEX_NONE = 0, CKV_INDEX_BF16 = 1, CKV_INDEX_FP8 = 2, CKV_INDEX_INT8
 
 typedef struct ckv_requester ckv_requester;
 typedef struct ckv_corpus ckv_corpus;
+typedef struct ckv_context ckv_context;  // ckv_attend.h
+typedef struct ckv_choice ckv_choice;    // ckv_select.h
 
 // Returns the library's version. A library with the header's major and at least its minor version
 // supports everything in this header. Cannot fail.

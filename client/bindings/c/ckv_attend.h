@@ -23,9 +23,6 @@ typedef struct ckv_part {
   int64_t offset;  // added to the offset of each chunk
 } ckv_part;
 
-typedef struct ckv_context ckv_context;
-typedef struct ckv_choice ckv_choice;  // ckv_select.h
-
 // How the rows of a context are attended. The choice does not change what an answer means.
 enum {
   // ckv decides for each chunk range, and prefetches in the background what saves time.

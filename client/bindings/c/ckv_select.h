@@ -13,7 +13,6 @@
 #pragma once
 
 #include "ckv.h"
-#include "ckv_attend.h"
 
 #ifdef __cplusplus
 extern "C" {

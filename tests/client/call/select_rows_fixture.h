@@ -62,8 +62,9 @@ inline std::vector<int32_t> Due(const TestCorpus& corpus, const std::vector<uint
   for (uint32_t t = 0; t < kTokenCount; ++t) {
     const auto best = search.best(t);
     const auto begin = due.begin() + static_cast<ptrdiff_t>(size_t{t} * k);
-    for (size_t i = 0; i < best.size(); ++i) begin[i] = static_cast<int32_t>(best[i].row);
-    std::sort(begin, begin + static_cast<ptrdiff_t>(best.size()));
+    auto end = begin;
+    for (const ScoredRow& row : best) *end++ = static_cast<int32_t>(row.row);
+    std::sort(begin, end);
   }
   return due;
 }
