@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <random>
 #include <span>
@@ -31,7 +32,8 @@ constexpr uint32_t kTokens = 10'000'000, kChunkTokens = 2048, kSelected = 2048, 
 
 Geometry BenchGeometry() {
   Geometry geometry = test::TestGeometry(/*layers=*/1, /*d_qk=*/48, /*d_v=*/32);
-  geometry.index = IndexShape{.dim = 128, .heads = 64, .dtype = IndexDtype::kFp8, .scale = 0.125f};
+  geometry.index =
+      IndexShape{.dim = 128, .heads = 64, .dtype = IndexDtype::kFp8, .d_rope = 64, .scale = 0.125f};
   return geometry;
 }
 
@@ -105,7 +107,9 @@ struct Fleet {
       const ChunkId parent = corpus.chunks.empty() ? ChunkId() : corpus.chunks.back().info.id;
       const size_t holder = size_t{chunk} * kHolders / chunk_count;
       test::TestChunk made = MakeChunk(geometry, chunk, count, parent);
-      CKV_CHECK(test::PutChunk(cluster.fleet.holder(holder).store(), geometry, made).ok());
+      const absl::Status put = test::PutChunk(cluster.fleet.holder(holder).store(), geometry, made);
+      if (!put.ok()) std::fprintf(stderr, "select_bench: %s\n", put.ToString().c_str());
+      CKV_CHECK(put.ok());
       made.layers.clear();  // the holder has them
       corpus.chunks.push_back(std::move(made));
       placement.push_back(holder);
